@@ -1,0 +1,1 @@
+"""Circuit files, one model family a file."""

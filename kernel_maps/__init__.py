@@ -1,0 +1,1 @@
+"""Kernel map files, one provider a file."""

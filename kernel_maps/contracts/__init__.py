@@ -1,0 +1,1 @@
+"""Contract files, one equivalence group or family a file."""

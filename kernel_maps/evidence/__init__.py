@@ -1,0 +1,1 @@
+"""Evidence files, one certified provider a file."""

@@ -1,0 +1,32 @@
+"""Generated micro-kernels as intrinsics that jitted drivers call."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from kernelmap_providers.simd.block import BlockFormat
+from kernelmap_providers.simd.target import Form
+from kernelmap_providers.simd.tile import ARGUMENTS, TileShape, tile_function
+
+
+@lru_cache(maxsize=None)
+def tile(fmt: BlockFormat, form: Form, shape: TileShape) -> Any:
+    """Intrinsic of a packed tile; arguments as in ``tile.ARGUMENTS``, all int64."""
+
+    def resolve() -> tuple[Any, Any]:
+        def codegen(context: Any, builder: ir.IRBuilder, _sig: Any, args: Any) -> Any:
+            builder.call(tile_function(builder.module, fmt, form, shape), args)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * len(ARGUMENTS)), codegen
+
+    @intrinsic
+    def call(typing_context, weights, group_stride, blocks, acts, act_index, act_stride, out, out_index, out_stride, factors):  # type: ignore[no-untyped-def]  # noqa: E501
+        return resolve()
+
+    return call

@@ -1,0 +1,143 @@
+"""Checking files: one, a folder, or everything that is shipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from kernelmap.circuit.loading import CircuitFile, circuit_paths, circuit_problems, read_circuit
+from kernelmap.errors import Diagnostic, KernelmapError, errors_in
+from kernelmap.jsonsource import JsonSource, read_json
+from kernelmap.map_checks import lints, missing_functions
+from kernelmap.models.evidence import Evidence
+from kernelmap.models.host import Host
+from kernelmap.models.inventory import Inventory
+from kernelmap.models.kernel_map import KernelMap
+from kernelmap.models.loading import validate
+from kernelmap.models.plan import Plan
+from kernelmap.models.policy import Policy
+from kernelmap.registry import Registry, read_registry
+from kernelmap.sources import json_files
+
+_KINDS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("kernel_map", frozenset({"impl", "selection"})),
+    ("contract", frozenset({"oracle", "outputs"})),
+    ("circuit", frozenset({"blocks", "architectures"})),
+    ("evidence", frozenset({"corpus_digest"})),
+    ("plan", frozenset({"decisions"})),
+    ("inventory", frozenset({"tensors", "architecture"})),
+    ("host", frozenset({"isa", "cores"})),
+    ("policy", frozenset({"routes", "exclude", "pin", "kill_switches"})),
+)
+_PLAIN: dict[str, type[BaseModel]] = {
+    "evidence": Evidence, "plan": Plan, "inventory": Inventory, "host": Host, "policy": Policy
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was checked, and every problem and warning."""
+
+    maps: int
+    contracts: int
+    circuits: int
+    others: int
+    problems: tuple[Diagnostic, ...]
+
+
+def check_all(maps: Sequence[Path] = (), circuits: Sequence[Path] = ()) -> Checked:
+    """Checks the shipped registry and circuits, those of provider packages, and further folders."""
+    loaded = read_registry(maps)
+    problems = [*loaded.problems, *_functions(loaded.registry.maps.values(), loaded.registry)]
+    files, wrong = _circuits(circuit_paths(circuits).values(), loaded.registry)
+    problems += wrong
+    if not errors_in(problems):
+        problems += _lints(loaded.registry, files)
+    registry = loaded.registry
+    return Checked(len(registry.maps), len(registry.contracts), len(files), 0, tuple(problems))
+
+
+def check_paths(paths: Sequence[Path], maps: Sequence[Path] = (), circuits: Sequence[Path] = ()) -> Checked:
+    """Checks files and folders against the whole registry; only problems of these files are returned."""
+    files = [file for path in paths for file in _files(path)]
+    kinds = {file: kind_of(file) for file in files}
+    folders = {_map_folder(file, kind) for file, kind in kinds.items() if kind in ("kernel_map", "contract")}
+    loaded = read_registry((*maps, *sorted(folders)))
+    registry = loaded.registry
+    wanted = {str(file.resolve()) for file in files}
+    problems = [item for item in loaded.problems if item.place and str(Path(item.place.file).resolve()) in wanted]
+    own = [item for item in registry.maps.values() if str(Path(registry.sources[item.id].name).resolve()) in wanted]
+    problems += _functions(own, registry)
+    found, wrong = _circuits((file for file, kind in kinds.items() if kind == "circuit"), registry)
+    problems += wrong
+    for file, kind in kinds.items():
+        if kind in _PLAIN:
+            problems += _plain(file, _PLAIN[kind])
+    if own and not errors_in(problems):
+        every, _ = _circuits(circuit_paths(circuits).values(), registry)
+        warnings = _lints(registry, [*every, *found])
+        problems += [w for w in warnings if w.place and str(Path(w.place.file).resolve()) in wanted]
+    count = list(kinds.values()).count
+    others = sum(kind in _PLAIN for kind in kinds.values())
+    return Checked(count("kernel_map"), count("contract"), count("circuit"), others, tuple(dict.fromkeys(problems)))
+
+
+def kind_of(path: Path) -> str:
+    """The kind of a file, from its ``$schema`` or else its keys. Raises KernelmapError if it is none of ours."""
+    source = read_json(path)
+    named = str(source.value.get("$schema", "")).rpartition("/")[2].removesuffix(".schema.json")
+    kinds = [kind for kind, _ in _KINDS]
+    if named in kinds:
+        return named
+    for kind, keys in _KINDS:
+        if keys & source.value.keys() if kind == "policy" else keys <= source.value.keys():
+            return kind
+    help = f"begin it with $schema; kinds: {', '.join(kinds)}"
+    raise KernelmapError(Diagnostic("KM905", "unknown kind of file", place=source.place(""), help=help))
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    folders = [path, path / "contracts", path / "evidence"]
+    return [file for folder in folders for file in json_files(folder)]
+
+
+def _map_folder(file: Path, kind: str) -> Path:
+    return file.parent.parent if kind == "contract" and file.parent.name == "contracts" else file.parent
+
+
+def _functions(maps: Iterable[KernelMap], registry: Registry) -> list[Diagnostic]:
+    return [problem for item in maps for problem in missing_functions(item, registry.sources[item.id])]
+
+
+def _circuits(paths: Iterable[Path], registry: Registry) -> tuple[list[CircuitFile], list[Diagnostic]]:
+    files: list[CircuitFile] = []
+    problems: list[Diagnostic] = []
+    for path in paths:
+        try:
+            item = read_circuit(str(path.resolve()))
+        except KernelmapError as error:
+            problems.extend(error.diagnostics)
+            continue
+        files.append(item)
+        problems += circuit_problems(item, registry.contracts, registry.maps)
+    return files, problems
+
+
+def _lints(registry: Registry, circuits: Iterable[CircuitFile]) -> list[Diagnostic]:
+    routed = frozenset(route.allow for item in circuits for route in item.circuit.routes)
+    certified = frozenset(proof.provider for proof in registry.evidence.values() if proof.result == "pass")
+    return lints(registry.maps, registry.ladders, registry.contracts, certified, routed, registry.sources)
+
+
+def _plain(file: Path, model: type[BaseModel]) -> list[Diagnostic]:
+    try:
+        source: JsonSource = read_json(file)
+        validate(source, model)
+    except KernelmapError as error:
+        return list(error.diagnostics)
+    return []

@@ -1,0 +1,190 @@
+"""``run``: resolve, bind, and run a circuit on a model."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelmap.cli import options
+from kernelmap.cli.output import CLEAN, Format, emit, emit_json
+from kernelmap.decision_text import plan_text
+from kernelmap.errors import Diagnostic, KernelmapError
+from kernelmap.resolver import resolve
+from kernelmap.vocabulary import Phase
+
+if TYPE_CHECKING:
+    from kernelmap.recorded import Comparison, Recording
+    from kernelmap.session import Array, Session
+
+
+def run(
+    target: Annotated[str, typer.Argument(help="A model file, or a circuit with --model.")],
+    inputs: Annotated[
+        Path | None, typer.Option("--inputs", metavar="NPZ", help="Recorded activations to feed.")
+    ] = None,
+    tokens: Annotated[int, typer.Option("--tokens", help="Rows of seeded random input without --inputs.", min=1)] = 16,
+    save: Annotated[Path | None, typer.Option("--save", metavar="NPZ", help="Save every output (atomically).")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", help="Kernel threads; else all cores.", min=1)] = None,
+    repeat: Annotated[int, typer.Option("--repeat", help="Timed calls after the first.", min=1)] = 3,
+    model: options.ModelOption = None,
+    phase: options.PhaseOption = None,
+    route: options.RouteOption = None,
+    pin: options.PinOption = None,
+    exclude: options.ExcludeOption = None,
+    evidence: options.EvidenceOption = None,
+    option: options.SettingOption = None,
+    policy: options.PolicyOption = None,
+    maps: options.MapsOption = None,
+    circuits: options.CircuitsOption = None,
+    output: options.FormatOption = Format.TEXT,
+) -> int:
+    """Resolve, show the plan, bind, run, and compare with recorded outputs where there are any."""
+    shown = options.phases_of(phase)
+    registry = options.registry_of(maps)
+    chosen = options.policy_of(registry, policy, route, pin, exclude, evidence, option)
+    about = options.subject(target, model, circuits)
+    if about.storage != "model file":
+        help = "kernelmap run MODEL.gguf, or kernelmap run CIRCUIT --model MODEL.gguf"
+        raise KernelmapError(Diagnostic("KM543", "running takes a model file", help=help))
+    host = options.host_of(None)
+    plan = resolve(about.circuit.circuit, about.circuit.source, about.inventory, registry, host, chosen)
+    if output is not Format.JSON:
+        emit(plan_text(plan, storage=about.storage, phases=shown))
+
+    from kernelmap.bind import bind
+    from kernelmap.cli.progress import bar
+    from kernelmap.recorded import Recording, save_arrays
+    from kernelmap.session import Session
+
+    with bar("bind") as progress:
+        started = time.perf_counter()
+        bound = bind(plan, about.circuit, registry, about.inventory, host=host, progress=progress)
+        bind_seconds = time.perf_counter() - started
+    session = Session(bound, threads=threads or len(os.sched_getaffinity(0)))
+    recording = Recording(inputs) if inputs is not None else None
+    results: list[PhaseResult] = []
+    saved: dict[str, Any] = {}
+    for step in (Phase.PREFILL, Phase.DECODE):
+        if step not in plan.phases or (shown and step.value not in shown):
+            continue
+        if recording is not None and not recording.has_phase(step):
+            continue
+        result = _phase(session, step, recording, tokens, repeat)
+        results.append(result)
+        saved |= {f"{step.value}/{name}": array for name, array in result.outputs.items()}
+    session.check_counters()
+    if save is not None:
+        save_arrays(save, saved)
+    if output is Format.JSON:
+        emit_json(_value(plan.digest, bind_seconds, session, results))
+    else:
+        emit(_text(bind_seconds, session, results))
+        if save is not None:
+            emit(f"saved {len(saved)} arrays to {save}")
+    return CLEAN
+
+
+class PhaseResult:
+    """What one phase gave: outputs, times, and comparisons."""
+
+    def __init__(self, phase: Phase, rows: int, first: float, times: list[float]) -> None:
+        self.phase, self.rows, self.first, self.times = phase, rows, first, sorted(times)
+        self.outputs: Mapping[str, Array] = {}
+        self.comparisons: list[Comparison] = []
+
+    @property
+    def median(self) -> float:
+        """Median seconds of the timed calls."""
+        return self.times[len(self.times) // 2]
+
+
+def _phase(session: Session, phase: Phase, recording: Recording | None, tokens: int, repeat: int) -> PhaseResult:
+    from kernelmap.cli.progress import bar
+    from kernelmap.recorded import random_inputs
+
+    elaborated = session.bound.elaborated
+    rows = tokens if phase is Phase.PREFILL else 1
+    given = recording.inputs(elaborated, phase) if recording is not None else random_inputs(elaborated, rows)
+    call = session.prefill if phase is Phase.PREFILL else session.decode
+    with bar(f"{phase.value} (first call compiles)") as observer:
+        started = time.perf_counter()
+        outputs = call(given, observer)
+        first = time.perf_counter() - started
+    times = []
+    for _ in range(repeat):
+        started = time.perf_counter()
+        outputs = call(given)
+        times.append(time.perf_counter() - started)
+    result = PhaseResult(phase, max((len(array) for array in given.values()), default=0), first, times)
+    result.outputs = outputs
+    if recording is not None:
+        result.comparisons = list(recording.compare(elaborated, phase, outputs))
+    return result
+
+
+def _text(bind_seconds: float, session: Session, results: list[PhaseResult]) -> str:
+    lines = [f"bound in {bind_seconds:.2f} s, {session.threads} threads"]
+    for result in results:
+        per_op = _op_seconds(session, result.phase)
+        lines.append("")
+        lines.append(
+            f"{result.phase.value}: {result.rows} rows  {result.median * 1e3:.2f} ms a call (median)"
+            f"  first {result.first:.2f} s"
+        )
+        for (name, provider, variant), seconds in per_op.items():
+            lines.append(f"  {name:<16} {provider + ' ' + variant:<51} {seconds * 1e3:7.2f} ms")
+        if result.comparisons:
+            lines.append("  relative rms against the recording      layer    tensor   median row")
+            for item in result.comparisons:
+                layer = "-" if item.layer is None else str(item.layer)
+                lines.append(f"    {item.name:<34} {layer:>8} {item.relative_rms:10.2e} {item.median_row:10.2e}")
+    calls = sum(session.executed.values())
+    lines.append("")
+    lines.append(
+        f"executed equals selected: {calls} calls, {len(session.executed)} (op, layer, phase), no other provider"
+    )
+    return "\n".join(lines)
+
+
+def _op_seconds(session: Session, phase: Phase) -> dict[tuple[str, str, str], float]:
+    """(op, provider, variant) to seconds a call over all layers, least over calls: the first one compiles."""
+    per_layer: dict[tuple[str, str, str], dict[int | None, float]] = {}
+    for entry in session.trace:
+        if entry.phase is phase:
+            layers = per_layer.setdefault((entry.op, entry.provider, entry.variant), {})
+            layers[entry.layer] = min(layers.get(entry.layer, entry.seconds), entry.seconds)
+    return {key: sum(layers.values()) for key, layers in per_layer.items()}
+
+
+def _value(digest: str, bind_seconds: float, session: Session, results: list[PhaseResult]) -> dict[str, Any]:
+    phases = {}
+    for result in results:
+        phases[result.phase.value] = {
+            "rows": result.rows,
+            "first_seconds": result.first,
+            "median_seconds": result.median,
+            "ops": [
+                {"op": name, "provider": provider, "variant": variant, "seconds": seconds}
+                for (name, provider, variant), seconds in _op_seconds(session, result.phase).items()
+            ],
+            "comparisons": [
+                {"output": c.name, "layer": c.layer, "relative_rms": c.relative_rms, "median_row": c.median_row}
+                for c in result.comparisons
+            ],
+        }
+    executed = [
+        {"op": name, "phase": phase.value, "provider": provider, "calls": calls}
+        for (name, phase, provider), calls in sorted(session.executed.items())
+    ]
+    return {
+        "plan": digest,
+        "threads": session.threads,
+        "bind_seconds": bind_seconds,
+        "phases": phases,
+        "executed": executed,
+    }

@@ -1,0 +1,200 @@
+"""Explanations: the smallest change that would select a rejected provider, found by re-running the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from kernelmap.budget import Served, budget_reason
+from kernelmap.checks import Question, Rules, reasons
+from kernelmap.models.kernel_map import KernelMap, Selection
+from kernelmap.models.plan import Reason
+from kernelmap.registry import Registry
+from kernelmap.resolver import Case
+from kernelmap.vocabulary import Status
+
+MOST_CHANGES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One fact that could be otherwise."""
+
+    kind: str
+    """route, promote, isa, device, dims, exclude, pin, evidence, budget, phase or priority."""
+    text: str
+    """In words, e.g. ``promoted to production`` or ``host had avx512vnni``."""
+    flag: str = ""
+    """The command-line flag that makes it so, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """A smallest set of changes under which the provider would be selected; empty ``changes`` if none was found."""
+
+    provider: str
+    changes: tuple[Change, ...]
+
+    @property
+    def text(self) -> str:
+        """One line: ``selected with: --route …`` or ``selected if …``."""
+        if not self.changes:
+            return "no change of facts alone would select it"
+        if all(change.flag for change in self.changes):
+            return "selected with: " + " ".join(change.flag for change in self.changes)
+        return "selected if " + " and ".join(change.text for change in self.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    """The facts that a flip may change."""
+
+    question: Question
+    item: KernelMap
+    ladder: tuple[KernelMap, ...]
+    served: tuple[Served, ...]
+    budget_free: bool = False
+    evidence_free: bool = False
+
+
+_Apply = Callable[[_World], _World]
+
+
+def flip_of(provider: str, case: Case, registry: Registry, question: Question, served: Sequence[Served]) -> Flip:
+    """The smallest flip for a provider of the case's group, by re-running every check on the flipped facts."""
+    ladder = registry.ladders.get(case.shared.group, ())
+    item = next(entry for entry in ladder if entry.id == provider)
+    world = _World(question, item, ladder, tuple(served))
+    options = list(_options(world))
+    for count in range(1, min(MOST_CHANGES, len(options)) + 1):
+        for chosen in combinations(options, count):
+            changed = world
+            for _, apply in chosen:
+                changed = apply(changed)
+            if _selected(changed):
+                return Flip(provider, tuple(change for change, _ in chosen))
+    return Flip(provider, ())
+
+
+def _options(world: _World) -> Iterator[tuple[Change, _Apply]]:
+    """Changes that could matter, the cheapest for a user first."""
+    item, question = world.item, world.question
+    target = f"{question.name}:{question.phase.value}"
+    if item.selection.status is Status.CANDIDATE:
+        yield Change("route", "a route allowed it", f"--route {target}={item.id}"), _route
+    if item.id in question.rules.exclude:
+        yield Change("exclude", "it were not excluded"), _include
+    pinned = question.rules.pins.get((question.name, question.phase))
+    if pinned is not None and pinned != item.id:
+        yield Change("pin", f"{pinned} were not pinned"), _unpin
+    above = [o.id for o in world.ladder if o.selection.priority > item.selection.priority and not reasons(o, question)]
+    if above:
+        flags = " ".join(f"--exclude {name}" for name in above)
+        yield (
+            Change("priority", f"{' and '.join(above)} {'was' if len(above) == 1 else 'were'} excluded", flags),
+            _alone,
+        )
+    missing = tuple(feature for feature in item.requires.isa if feature not in question.features)
+    if missing:
+        yield Change("isa", f"host had {', '.join(missing)}"), _features
+    if any(reason.check == "device" for reason in reasons(item, question)):
+        yield Change("device", f"host had {item.requires.device.value}"), _device
+    needs = [c.refusal(name, question.shared.dims[name]) for name, c in item.constraints.dims.items()]
+    if any(needs):
+        yield Change("dims", " and ".join(need for need in needs if need)), _dims
+    if question.phase not in item.selection.phases:
+        yield Change("phase", f"its map listed {question.phase.value}"), _phase
+    if question.rules.evidence == "require":
+        yield Change("evidence", "it had valid evidence"), _evidence
+    if item.weight_preparation:
+        yield Change("budget", "its preparation budget held all its layers"), _budget
+    if item.selection.status is not Status.PRODUCTION:
+        yield Change("promote", "promoted"), _promote
+
+
+def _selected(world: _World) -> bool:
+    """Whether the world's provider comes out on top."""
+    if _refused(world, world.item):
+        return False
+    own = world.item.selection.priority
+    for other in world.ladder:
+        if other.id != world.item.id and other.selection.priority >= own and not _refused(world, other):
+            return False
+    return True
+
+
+def _refused(world: _World, item: KernelMap) -> list[Reason]:
+    found = reasons(item, world.question)
+    if world.evidence_free and item is world.item:
+        found = [reason for reason in found if reason.check != "evidence"]
+    if not found and not (world.budget_free and item is world.item):
+        reason = budget_reason(item, world.served)
+        if reason is not None:
+            found.append(reason)
+    return found
+
+
+def _rules(world: _World, **changes: object) -> _World:
+    rules: Rules = replace(world.question.rules, **changes)  # type: ignore[arg-type]
+    return replace(world, question=replace(world.question, rules=rules))
+
+
+def _map(world: _World, item: KernelMap) -> _World:
+    return replace(world, item=item, ladder=tuple(item if o.id == item.id else o for o in world.ladder))
+
+
+def _selection(world: _World, **changes: object) -> _World:
+    selection = Selection.model_validate({**dict(world.item.selection), **changes})
+    return _map(world, world.item.model_copy(update={"selection": selection}))
+
+
+def _route(world: _World) -> _World:
+    question = world.question
+    return _rules(world, routes=question.rules.routes | {(question.name, question.phase, world.item.id)})
+
+
+def _include(world: _World) -> _World:
+    return _rules(world, exclude=world.question.rules.exclude - {world.item.id})
+
+
+def _unpin(world: _World) -> _World:
+    key = (world.question.name, world.question.phase)
+    return _rules(world, pins={k: v for k, v in world.question.rules.pins.items() if k != key})
+
+
+def _alone(world: _World) -> _World:
+    above = {o.id for o in world.ladder if o.selection.priority > world.item.selection.priority}
+    return _rules(world, exclude=world.question.rules.exclude | above)
+
+
+def _features(world: _World) -> _World:
+    features = world.question.features | set(world.item.requires.isa)
+    return replace(world, question=replace(world.question, features=features))
+
+
+def _device(world: _World) -> _World:
+    host = world.question.host
+    changed = host.model_copy(update={"devices": (*host.devices, world.item.requires.device.value)})
+    return replace(world, question=replace(world.question, host=changed))
+
+
+def _dims(world: _World) -> _World:
+    """Dims that fit cannot be made up for a real model: the constraint is lifted instead."""
+    return _map(world, world.item.model_copy(update={"constraints": type(world.item.constraints)()}))
+
+
+def _phase(world: _World) -> _World:
+    return _selection(world, phases=(*world.item.selection.phases, world.question.phase))
+
+
+def _evidence(world: _World) -> _World:
+    return replace(world, evidence_free=True)
+
+
+def _budget(world: _World) -> _World:
+    return replace(world, budget_free=True)
+
+
+def _promote(world: _World) -> _World:
+    return _selection(world, status=Status.PRODUCTION)

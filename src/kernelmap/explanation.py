@@ -1,0 +1,101 @@
+"""Answers to "why": the decisions of one op, with flips, whether or not the circuit resolves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelmap.budget import Served
+from kernelmap.checks import Question, reasons
+from kernelmap.circuit.elaborate import elaborate
+from kernelmap.circuit.loading import CircuitFile
+from kernelmap.errors import Diagnostic, KernelmapError, nearest
+from kernelmap.explain import Flip, flip_of
+from kernelmap.models.host import Host
+from kernelmap.models.inventory import Inventory
+from kernelmap.models.plan import Decision
+from kernelmap.models.policy import Policy
+from kernelmap.registry import Registry
+from kernelmap.resolver import Case, Resolution, decide, rules_of
+from kernelmap.vocabulary import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A decision with the smallest flip of each provider that was not selected."""
+
+    decision: Decision
+    flips: Mapping[str, Flip]
+
+
+def explain(
+    circuit: CircuitFile,
+    inventory: Inventory,
+    registry: Registry,
+    host: Host,
+    policy: Policy,
+    op: str,
+    *,
+    phase: Phase | None = None,
+    layer: int | None = None,
+    why_not: str | None = None,
+) -> tuple[list[Explanation], Resolution]:
+    """The decisions of an op (in one phase, one layer, about one provider, or all).
+
+    Raises KernelmapError for an op, layer or provider that does not exist, or if the circuit cannot be elaborated.
+    """
+    policy = policy.normalised()
+    elaborated = elaborate(circuit.circuit, circuit.source, inventory, registry.contracts, policy.options)
+    resolution = decide(elaborated, circuit.source, registry, host, policy)
+    _check_names(resolution, registry, op, why_not)
+    rules = rules_of(elaborated.circuit, policy)
+    features = frozenset(host.isa)
+    found: list[Explanation] = []
+    for case, decision in zip(resolution.cases, resolution.decisions, strict=True):
+        if decision.name != op or (phase is not None and decision.phase is not phase):
+            continue
+        if layer is not None and layer not in decision.layers:
+            continue
+        question = Question(case.shared, case.phase, host, features, rules, registry.evidence)
+        flips: dict[str, Flip] = {}
+        for item in decision.candidates:
+            if not item.selected and (why_not is None or item.id == why_not):
+                served = _served(item.id, resolution.cases, registry, question)
+                flips[item.id] = flip_of(item.id, case, registry, question, served)
+        found.append(Explanation(decision, flips))
+    if not found:
+        where = f"{op}{f' in layer {layer}' if layer is not None else ''}{f' in {phase.value}' if phase else ''}"
+        raise KernelmapError(Diagnostic("KM458", f"the circuit has no {where}"))
+    return found, resolution
+
+
+def _check_names(resolution: Resolution, registry: Registry, op: str, why_not: str | None) -> None:
+    names = {decision.name for decision in resolution.decisions}
+    if op not in names:
+        help = f"ops: {', '.join(sorted(names))}"
+        raise KernelmapError(Diagnostic("KM458", f"the circuit has no op {op!r}", near=nearest(op, names), help=help))
+    if why_not is None:
+        return
+    groups = {decision.group for decision in resolution.decisions if decision.name == op}
+    item = registry.maps.get(why_not)
+    if item is None:
+        raise KernelmapError(
+            Diagnostic("KM457", f"no provider is called {why_not!r}", near=nearest(why_not, registry.maps))
+        )
+    if item.selection.equivalence_group not in groups:
+        message = f"{why_not} belongs to another group: {item.selection.equivalence_group}"
+        help = f"{op} asks for {' or '.join(sorted(groups))}; another group is never looked at"
+        raise KernelmapError(Diagnostic("KM459", message, help=help))
+
+
+def _served(provider: str, cases: Sequence[Case], registry: Registry, question: Question) -> list[Served]:
+    """All ops that the provider would serve, for its budget: those of its group that pass, and the one asked about."""
+    item = registry.maps[provider]
+    served = []
+    for case in cases:
+        if case.shared.group != item.selection.equivalence_group:
+            continue
+        asked = Question(case.shared, case.phase, question.host, question.features, question.rules, registry.evidence)
+        if case.shared is question.shared or not reasons(item, asked):
+            served.append(Served(case.shared, case.instances))
+    return served

@@ -1,0 +1,264 @@
+"""JSON files with places: parsed by the C ``json`` module, positions found by a second pass when one is asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kernelmap.errors import Diagnostic, KernelmapError, Place
+
+MAX_BYTES = 64 * 2**20
+MAX_DEPTH = 64
+_INT_LIMIT = 2**63
+_INT_DIGITS = 19
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"')
+_SCALAR = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null|-?Infinity|NaN")
+_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class JsonSource:
+    """A parsed JSON document: its name (a path as given), text and value, and the places of its parts."""
+
+    name: str
+    text: str = field(repr=False)
+    value: dict[str, Any] = field(repr=False)
+
+    def place(self, pointer: str, *, key: bool = False) -> Place:
+        """The place of the value at a JSON pointer, or of its key; of the nearest parent if there is no such value."""
+        at = pointer
+        while at and at not in self._spans:
+            at = at.rpartition("/")[0]
+        value_span, key_span = self._spans[at]
+        return _place(self.name, self.text, (key_span or value_span) if key else value_span, at)
+
+    @cached_property
+    def _spans(self) -> dict[str, tuple[Span, Span | None]]:
+        scanner = _Scanner(self.text)
+        scanner.document()
+        return scanner.spans
+
+
+def read_json(path: Path) -> JsonSource:
+    """Reads and parses a file. Raises KernelmapError (KM001 to KM012) with every problem and its place."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise KernelmapError(Diagnostic("KM001", f"no such file: {path}", place=Place(str(path)))) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise KernelmapError(Diagnostic("KM002", f"cannot read {path}: {reason}", place=Place(str(path)))) from None
+    return parse_json(data, str(path))
+
+
+def parse_json(data: bytes, name: str) -> JsonSource:
+    """Parses a document whose top level is an object. Raises KernelmapError with every problem and its place."""
+    text = _decoded(data, name)
+    _check_depth(text, name)
+    flags = _Flags()
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=flags.pairs,
+            parse_constant=flags.constant,
+            parse_int=flags.integer,
+            parse_float=flags.real,
+        )
+    except json.JSONDecodeError as error:
+        _syntax_error(text, name, error)
+    if flags.raised or "\\u" in text:
+        problems = _second_look(text, name)
+        if problems:
+            raise KernelmapError(problems)
+    if not isinstance(value, dict):
+        found = type(value).__name__
+        place = _place(name, text, (0, 1), "")
+        raise KernelmapError(
+            Diagnostic("KM010", "the top level is no object", place=place, expected="{…}", found=found)
+        )
+    return JsonSource(name, text, value)
+
+
+class _Flags:
+    """Hooks that only note that something is wrong; where, the second pass finds out."""
+
+    def __init__(self) -> None:
+        self.raised = False
+
+    def pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            self.raised = True
+        return made
+
+    def constant(self, _text: str) -> None:
+        self.raised = True
+
+    def integer(self, text: str) -> int:
+        if len(text) >= _INT_DIGITS and _too_large(text):
+            self.raised = True
+            return 0
+        return int(text)
+
+    def real(self, text: str) -> float:
+        number = float(text)
+        if number in (float("inf"), float("-inf")):
+            self.raised = True
+        return number
+
+
+def _too_large(text: str) -> bool:
+    """Whether an integer literal lies outside 64 bits; does not convert thousands of digits."""
+    return len(text) > _INT_DIGITS + 1 or not -_INT_LIMIT <= int(text) < _INT_LIMIT
+
+
+def _decoded(data: bytes, name: str) -> str:
+    if len(data) > MAX_BYTES:
+        message = f"{name} is larger than {MAX_BYTES // 2**20} MiB"
+        raise KernelmapError(Diagnostic("KM003", message, place=Place(name)))
+    if data.startswith(b"\xef\xbb\xbf"):
+        place = Place(name, 1, 1, "", "", 1)
+        raise KernelmapError(
+            Diagnostic("KM004", "the file begins with a byte order mark", place=place, help="save it as plain UTF-8")
+        )
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8")
+        line = before.count("\n") + 1
+        column = len(before) - (before.rfind("\n") + 1) + 1
+        found = " ".join(f"0x{byte:02x}" for byte in data[error.start : error.start + 4])
+        place = Place(name, line, column, "", before.rpartition("\n")[2], 1)
+        raise KernelmapError(Diagnostic("KM005", "invalid UTF-8", place=place, found=found)) from None
+
+
+def _check_depth(text: str, name: str) -> None:
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    depth = 0
+    for match in _STRUCTURE.finditer(text):
+        mark = match[0]
+        if mark in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                place = _place(name, text, match.span(), "")
+                raise KernelmapError(Diagnostic("KM006", f"nested more than {MAX_DEPTH} deep", place=place))
+        elif mark in "]}":
+            depth -= 1
+
+
+def _syntax_error(text: str, name: str, error: json.JSONDecodeError) -> NoReturn:
+    truncated = not text[error.pos :].strip() or error.msg.startswith("Unterminated string")
+    at = len(text.rstrip()) if truncated else error.pos
+    place = _place(name, text, (at, at + 1), "")
+    if truncated and text.strip():
+        raise KernelmapError(Diagnostic("KM008", "the file ends in the middle", place=place, help=error.msg)) from None
+    message = "the file is empty" if not text.strip() else f"not JSON: {error.msg[0].lower()}{error.msg[1:]}"
+    raise KernelmapError(Diagnostic("KM007", message, place=place)) from None
+
+
+def _second_look(text: str, name: str) -> list[Diagnostic]:
+    scanner = _Scanner(text)
+    scanner.document()
+    return [
+        Diagnostic(code, message, place=_place(name, text, span, at), help=help)
+        for code, message, span, at, help in scanner.problems
+    ]
+
+
+def _place(name: str, text: str, span: Span, pointer: str) -> Place:
+    start = min(span[0], len(text))
+    line = text.count("\n", 0, start) + 1
+    begin = text.rfind("\n", 0, start) + 1
+    end = text.find("\n", begin)
+    source = text[begin : end if end >= 0 else len(text)].rstrip("\r")
+    width = max(1, min(span[1], begin + len(source)) - start)
+    return Place(name, line, start - begin + 1, pointer, source, width)
+
+
+class _Scanner:
+    """Walks a document that the C parser accepted and notes the span of every value and key."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.spans: dict[str, tuple[Span, Span | None]] = {}
+        self.problems: list[tuple[str, str, Span, str, str]] = []
+
+    def document(self) -> None:
+        self._value(self._space(0), "", None)
+
+    def _space(self, at: int) -> int:
+        match = _SPACE.match(self.text, at)
+        return match.end() if match else at
+
+    def _value(self, at: int, pointer: str, key: Span | None) -> int:
+        self.spans[pointer] = ((at, at), key)  # parents come before children
+        mark = self.text[at : at + 1]
+        if mark == "{":
+            end = self._object(at, pointer)
+        elif mark == "[":
+            end = self._array(at, pointer)
+        elif mark == '"':
+            end = self._string(at, pointer)
+        else:
+            end = self._scalar(at, pointer)
+        self.spans[pointer] = ((at, end), key)
+        return end
+
+    def _object(self, at: int, pointer: str) -> int:
+        at = self._space(at + 1)
+        first: dict[str, int] = {}
+        while self.text[at : at + 1] != "}":
+            end = self._string(at, pointer)
+            key, span = json.loads(self.text[at:end]), (at, end)
+            if key in first:
+                line = self.text.count("\n", 0, first[key]) + 1
+                self.problems.append(("KM009", f"duplicate key {key!r}", span, pointer, f"the first is in line {line}"))
+            first.setdefault(key, at)
+            at = self._space(self._space(end) + 1)  # behind the colon
+            child = f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}"
+            at = self._space(self._value(at, child, span))
+            if self.text[at : at + 1] == ",":
+                at = self._space(at + 1)
+        return at + 1
+
+    def _array(self, at: int, pointer: str) -> int:
+        at, index = self._space(at + 1), 0
+        while self.text[at : at + 1] != "]":
+            at = self._space(self._value(at, f"{pointer}/{index}", None))
+            index += 1
+            if self.text[at : at + 1] == ",":
+                at = self._space(at + 1)
+        return at + 1
+
+    def _string(self, at: int, pointer: str) -> int:
+        match = _STRING.match(self.text, at)
+        end = match.end() if match else at + 1
+        if match and "\\u" in match[0] and _SURROGATE.search(json.loads(match[0])):
+            self.problems.append(("KM012", "a lone surrogate is no character", (at, end), pointer, ""))
+        return end
+
+    def _scalar(self, at: int, pointer: str) -> int:
+        match = _SCALAR.match(self.text, at)
+        if match is None:
+            return at + 1
+        word, span = match[0], match.span()
+        if word.endswith(("Infinity", "NaN")):
+            self.problems.append(("KM011", f"{word} is no JSON number", span, pointer, "write null, or leave it out"))
+        elif word[-1].isdigit():
+            whole = not set(word) & set(".eE")
+            if _too_large(word) if whole and len(word) >= _INT_DIGITS else abs(float(word)) == float("inf"):
+                self.problems.append(
+                    ("KM011", "the number is out of range", span, pointer, "64-bit integers, finite floats")
+                )
+        return match.end()

@@ -1,0 +1,1 @@
+"""Frozen, strict pydantic models of every file and record; the only source of the JSON Schemas."""

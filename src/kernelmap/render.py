@@ -1,0 +1,130 @@
+"""Renderings of diagnostics: text in the manner of rustc, GitHub annotations, JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from kernelmap.errors import Diagnostic, Place, Severity
+
+_COLOURS = {Severity.ERROR: "\x1b[1;31m", Severity.WARNING: "\x1b[1;33m", Severity.NOTE: "\x1b[1;36m"}
+_BOLD, _BLUE, _OFF = "\x1b[1m", "\x1b[1;34m", "\x1b[0m"
+_GITHUB = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
+
+
+def render_text(diagnostics: Sequence[Diagnostic], *, color: bool = False, width: int = 80) -> str:
+    """Every diagnostic with its source line and carets, then a count. Stable, and plain unless ``color``."""
+    parts = ["\n".join(_block(item, color, width)) for item in diagnostics]
+    return "\n\n".join([*parts, summary(diagnostics)]) + "\n"
+
+
+def summary(diagnostics: Iterable[Diagnostic]) -> str:
+    """``2 errors, 1 warning``."""
+    counts = dict.fromkeys(Severity, 0)
+    for item in diagnostics:
+        counts[item.severity] += 1
+    parts = [f"{n} {severity.value}{'' if n == 1 else 's'}" for severity, n in counts.items() if n]
+    return ", ".join(parts) or "no problems"
+
+
+def _block(item: Diagnostic, color: bool, width: int) -> Iterator[str]:
+    def paint(code: str, text: str) -> str:
+        return f"{code}{text}{_OFF}" if color else text
+
+    head = f"{item.severity.value}[{item.code}]"
+    first, *rest = _wrap(f"{head}: {_printable(item.message)}", width, "  ")
+    yield first.replace(head, paint(_COLOURS[item.severity], head), 1)
+    yield from rest
+    gutter = ""
+    if item.place is not None:
+        gutter = " " * len(str(item.place.line or 1))
+        yield f"{gutter}{paint(_BLUE, '-->')} {item.place}"
+        if item.place.line and item.place.source_line:
+            yield from _source(item.place, gutter, width, lambda text: paint(_BLUE, text))
+    if item.expected or item.found:
+        both = (("expected", item.expected), ("found", item.found))
+        facts = ", ".join(f"{name} {_printable(text)}" for name, text in both if text)
+        yield from _note(gutter, "note", facts, width)
+    if item.near:
+        yield from _note(gutter, "near", ", ".join(item.near), width)
+    for line in item.help.splitlines():
+        yield from _note(gutter, "help", line, width)
+
+
+def _source(place: Place, gutter: str, width: int, paint: Any) -> Iterator[str]:
+    """The line, cut around the caret if it is long, with carets under what is meant."""
+    room = max(20, width - len(gutter) - 3)
+    line, column = place.source_line.replace("\t", " "), place.column - 1
+    start = 0
+    if len(line) > room:
+        start = max(0, min(column - room // 3, len(line) - room))
+    shown = "".join(char if char.isprintable() else "?" for char in line[start : start + room])
+    carets = max(1, min(place.width, len(shown) - (column - start)))
+    yield paint(f"{gutter} |")
+    yield f"{paint(f'{place.line} |')} {shown}".rstrip()
+    yield f"{paint(f'{gutter} |')} {' ' * (column - start)}{'^' * carets}"
+
+
+def _note(gutter: str, label: str, text: str, width: int) -> Iterator[str]:
+    lead = f"{gutter} = {label}: "
+    yield from textwrap.wrap(
+        _printable(text), width, initial_indent=lead, subsequent_indent=" " * len(lead),
+        break_long_words=False, break_on_hyphens=False,
+    ) or [lead.rstrip()]  # fmt: skip
+
+
+def _wrap(text: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    ) or [""]  # fmt: skip
+
+
+def _printable(text: str) -> str:
+    """Text from a hostile file cannot move the cursor."""
+    return "".join(char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text)
+
+
+def render_github(diagnostics: Iterable[Diagnostic]) -> str:
+    """GitHub workflow commands, one a line: ``::error file=…,line=…,col=…,title=…::message``."""
+    return "\n".join(_github(item) for item in diagnostics) + "\n"
+
+
+def _github(item: Diagnostic) -> str:
+    fields = []
+    if item.place is not None:
+        fields.append(f"file={_property(item.place.file)}")
+        if item.place.line:
+            fields += [f"line={item.place.line}", f"col={item.place.column}"]
+    fields.append(f"title={_property(item.code)}")
+    details = [item.message]
+    details += [f"{name}: {text}" for name, text in (("expected", item.expected), ("found", item.found)) if text]
+    details += [f"near: {', '.join(item.near)}"] if item.near else []
+    details += [f"help: {item.help}"] if item.help else []
+    return f"::{_GITHUB[item.severity]} {','.join(fields)}::{_data(chr(10).join(details))}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def to_json(item: Diagnostic) -> dict[str, Any]:
+    """A JSON value with stable keys."""
+    place = item.place
+    return {
+        "code": item.code,
+        "severity": item.severity.value,
+        "message": item.message,
+        "file": place.file if place else None,
+        "line": place.line if place and place.line else None,
+        "column": place.column if place and place.line else None,
+        "pointer": place.pointer if place else None,
+        "expected": item.expected or None,
+        "found": item.found or None,
+        "near": list(item.near),
+        "help": item.help or None,
+    }

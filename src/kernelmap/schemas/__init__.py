@@ -1,0 +1,1 @@
+"""Generated JSON Schema files (2020-12)."""
