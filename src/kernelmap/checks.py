@@ -143,11 +143,11 @@ def evidence_gap(item: KernelMap, contract_digest: str, proof: Evidence | None) 
     if proof is None:
         return "no evidence"
     if proof.result != "pass":
-        return "its certificate says fail"
+        return "a certificate that says fail"
     if proof.contract_digest != contract_digest:
-        return "evidence is for another contract"
+        return "evidence for another contract"
     if proof.map_digest != item.digest:
-        return "evidence is for another map"
+        return "evidence for another map"
     return ""
 
 

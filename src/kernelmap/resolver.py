@@ -248,11 +248,15 @@ class _Decider:
             if switch not in known:
                 self.warnings.append(PlanWarning(code="KM462", message=f"no variant knows kill switch {switch}"))
         if policy.evidence == "warn":
-            for name in dict.fromkeys(d.provider for d in decisions if d.provider is not None):
-                digest = next(d.contract_digest for d in decisions if d.provider == name)
-                gap = evidence_gap(self.registry.maps[name], digest, self.registry.evidence.get(name))
-                if gap:
-                    self.warnings.append(PlanWarning(code="KM461", message=f"{name}: {gap}"))
+            gaps: dict[str, list[str]] = {}
+            for decision in decisions:
+                if decision.provider is not None:
+                    proof = self.registry.evidence.get(decision.provider)
+                    gap = evidence_gap(self.registry.maps[decision.provider], decision.contract_digest, proof)
+                    if gap and decision.provider not in gaps.setdefault(gap, []):
+                        gaps[gap].append(decision.provider)
+            for gap, names in gaps.items():
+                self.warnings.append(PlanWarning(code="KM461", message=f"selected with {gap}: {', '.join(names)}"))
 
     def _facts(self, cases: Sequence[Case], features: frozenset[str]) -> HostFacts:
         asked: set[str] = set()

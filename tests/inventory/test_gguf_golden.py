@@ -189,14 +189,13 @@ def test_a_changed_file_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(Gguf().build())
     inventory = read_inventory(path)
-    kept = open_tensor(inventory, "a")
+    views = [open_tensor(inventory, "a")]
     os.utime(path, ns=(1, 1))
     for _ in range(2):  # while a view keeps the map alive, and after
         with pytest.raises(KernelmapError) as caught:
             open_tensor(inventory, "b")
         assert code_of(caught) == ["KM621"]
-        del kept
-        kept = None
+        views.clear()
     path.unlink()
     with pytest.raises(KernelmapError) as caught:
         open_tensor(inventory, "b")

@@ -184,7 +184,8 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     path = tmp_path / "bad.gguf"
     keys = [ARCHITECTURE, ARCHITECTURE, key_value("eps", F32, float("inf"))]
     tensors = [
-        tensor("a", (32,), 99, 0), tensor("b", (0,), FP32, 0), tensor("c", (4,), FP32, 7), tensor("d", (4,), FP32, 2**30),
+        tensor("a", (32,), 99, 0), tensor("b", (0,), FP32, 0), tensor("c", (4,), FP32, 7),
+        tensor("d", (4,), FP32, 2**30),
     ]  # fmt: skip
     path.write_bytes(Gguf(keys=keys, tensors=tensors).build())
     assert [item.code for item in problems_of(path)] == ["KM607", "KM606", "KM612", "KM611", "KM614", "KM615"]

@@ -222,7 +222,7 @@ def _stage(e: Emitter, tile: _Tile, heads: list[Rows], bodies: list[Rows], acts:
                 act = e.broadcast32(pointer, 4 * first.step, vector(I8, 4 * e.lanes))
                 for r, weight in enumerate(weights):
                     dots.step(t, r, weight, act)
-            dots.stepped(first.step)
+            dots.stepped()
     return dots.finish()
 
 
@@ -233,7 +233,7 @@ class _Dots:
         self.e, self.tile, self.scales = e, tile, scales
         self.sums = [list(row) for row in sums]
         self.part = 0
-        self.steps = 0
+        self.taken = self.waiting = 0
         self.limit = INT16_MAX // (2 * ACT_MAX * tile.fmt.code_max)
         self.part_steps = STAGE_VALUES // 4 // max(tile.fmt.parts, 1)
         self.open = tile.grid(lambda _t, _r: None)
@@ -256,17 +256,18 @@ class _Dots:
         products = e.multiply_add_pairs8(weight[0], signed)
         self.open[t][r] = products if current is None else e.b.add(current, products)
 
-    def stepped(self, step: int) -> None:
-        """Close the sums when a part ends or int16 is full."""
-        self.steps += 1
-        ends_part = (step + 1) % self.part_steps == 0 and self.tile.fmt.parts > 1
-        if (not self.tile.form.wide_dot and self.steps == self.limit) or ends_part:
+    def stepped(self) -> None:
+        """Close the sums when a part ends or int16 is full. Codes come in the order of their parts."""
+        self.taken += 1
+        self.waiting += 1
+        full = not self.tile.form.wide_dot and self.waiting == self.limit
+        if full or self.taken == self.part_steps:
             self._close()
-        self.part = (step + 1) // self.part_steps
+        if self.taken == self.part_steps:
+            self.part, self.taken = self.part + 1, 0
 
     def finish(self) -> Grid:
         """The sums after the stage."""
-        self._close()
         return self.sums
 
     def _close(self) -> None:
@@ -274,7 +275,7 @@ class _Dots:
             if self.open[t][r] is not None:
                 self.sums[t][r] = self._folded(t, r)
                 self.open[t][r] = None
-        self.steps = 0
+        self.waiting = 0
 
     def _folded(self, t: int, r: int) -> Value:
         e, total, dot = self.e, self.sums[t][r], self.open[t][r]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from kernelmap.decision_text import decision_text, plan_text
 from kernelmap.explanation import Explanation
 from kernelmap.explanation import explain as explain_op
 from kernelmap.resolver import resolve as resolve_circuit
-from kernelmap.vocabulary import Phase
+from kernelmap.vocabulary import Phase, Status
 
 
 def resolve(
@@ -94,7 +95,16 @@ def _why_not(item: Explanation, provider: str) -> str:
     if candidate.selected:
         return f"{provider} is selected for {where}."
     why = " and ".join(reason.message for reason in candidate.reasons)
-    return f"{provider} is not selected for {where}: a {candidate.status.value} provider, and {why}."
+    text = f"{provider} is not selected for {where}: {_ARTICLES[candidate.status]}, and {why}."
+    return textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False)
+
+
+_ARTICLES = {
+    Status.PRODUCTION: "in production",
+    Status.CANDIDATE: "a candidate",
+    Status.DIAGNOSTIC: "diagnostic",
+    Status.DEPRECATED: "deprecated",
+}
 
 
 def _value(item: Explanation) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Self
@@ -81,8 +82,7 @@ class Inventory(FileModel):
     @model_validator(mode="after")
     def _check_unique(self) -> Self:
         if len(self._by_name) < len(self.tensors):
-            names = [item.name for item in self.tensors]
-            twice = next(name for index, name in enumerate(names) if name in names[:index])
+            twice = Counter(item.name for item in self.tensors).most_common(1)[0][0]
             raise PydanticCustomError("tensor_repeat", "tensor {name} is listed twice", {"name": twice})
         return self
 

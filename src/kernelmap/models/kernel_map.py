@@ -36,7 +36,7 @@ def _known_features(features: tuple[str, ...]) -> tuple[str, ...]:
             near = ", ".join(nearest(feature, ISA_FEATURES))
             raise PydanticCustomError(
                 "isa_feature",
-                "unknown ISA feature {name!r}",
+                "unknown ISA feature {name}",
                 {"name": feature, "help": f"near: {near}" if near else ""},
             )
     if len(set(features)) != len(features):
@@ -131,7 +131,7 @@ class Variant(StrictModel):
         for name in guards:
             if not _GUARD.match(name):
                 raise PydanticCustomError(
-                    "guard_name", "a guard is named DIM_min or DIM_max, not {name!r}", {"name": name}
+                    "guard_name", "a guard is named DIM_min or DIM_max, not {name}", {"name": name}
                 )
         return guards
 

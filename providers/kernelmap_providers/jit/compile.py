@@ -1,0 +1,3 @@
+from numba import njit
+def jit(f):
+    return njit(nogil=True)(f)

@@ -1,0 +1,1 @@
+"""Packed x8 weight layouts: eight weight rows side by side, so that vector lanes are weight rows."""

@@ -1,0 +1,116 @@
+"""What the packed formats share: their sizes and the two families of fp32 steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from kernelmap_providers.quantize.layouts import Q8_K, Q8_K_SUMS32
+from kernelmap_providers.simd.block import GROUP_ROWS, ActLayout, Rows
+from kernelmap_providers.simd.emit import I8, I16, I32, Emitter, Value, constant, vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedFormat:
+    """Sizes of a packed layout and the facts that the tile generator asks for (see ``simd.block.BlockFormat``)."""
+
+    name: str
+    source: str
+    """Storage format that is packed."""
+    version: int
+    """Raised whenever the bytes change; part of every cache key."""
+    act: ActLayout
+    values: int
+    source_bytes: int
+    """Bytes of one block of the storage format."""
+    head_bytes: int
+    body_bytes: int
+    code_max: int
+    planar: bool = False
+    signed: bool = False
+    chunks: int = 4
+    stage_bytes: int = 0
+    parts: int = 0
+    min_pairs: int = 0
+    sums_at: int = -1
+
+    def group_bytes(self, values: int) -> int:
+        """Bytes of eight packed rows of ``values`` values, a multiple of 32."""
+        blocks = values // self.values
+        heads = blocks * self.head_bytes
+        whole = (-(-heads // 64) * 64 if self.planar else heads) + blocks * self.body_bytes
+        return -(-whole // 32) * 32
+
+    def packed_bytes(self, rows: int, values: int) -> int:
+        """Bytes of a packed matrix; the last group of eight rows is padded with zero rows."""
+        return -(-rows // GROUP_ROWS) * self.group_bytes(values)
+
+    def scales(self, e: Emitter, head: Rows, stage: Value) -> Sequence[Value]:
+        """None, unless a family says otherwise."""
+        return ()
+
+    def min_pair(self, e: Emitter, head: Rows, pair: int) -> Value:
+        """Only called where ``min_pairs`` is not 0."""
+        raise NotImplementedError(self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledMinFormat(PackedFormat):
+    """q4_k and q5_k: eight 6-bit scales and minima in a block of 256.
+
+    Head: d fp16 x 8 rows, dmin fp16 x 8 rows, scales u8[8 stages][8 rows], minima u8[4 pairs][8 rows][2].
+    """
+
+    act: ActLayout = Q8_K
+    values: int = 256
+    head_bytes: int = 160
+    parts: int = 1
+    min_pairs: int = 4
+    sums_at: int = Q8_K_SUMS32
+
+    def scales(self, e: Emitter, head: Rows, stage: Value) -> Sequence[Value]:
+        """The stage's scale, zero-extended."""
+        rows = head.at(e, e.b.mul(stage, ir.IntType(64)(8)))
+        return (e.b.zext(rows.load(e, 32, I8, 1), vector(I32, e.lanes)),)
+
+    def min_pair(self, e: Emitter, head: Rows, pair: int) -> Value:
+        """Minima of stages ``2 * pair`` and ``2 * pair + 1``."""
+        return e.b.zext(head.load(e, 96 + 16 * pair, I8, 2), vector(I16, 2 * e.lanes))
+
+    def floats(self, e: Emitter, head: Rows) -> Sequence[Value]:
+        """d and dmin."""
+        return head.halves(e, 0), head.halves(e, 16)
+
+    def float_step(self, e: Emitter, acc: Value, sums: tuple[Value, Value | None], weight: Sequence[Value],
+                   act: Sequence[Value]) -> Value:  # fmt: skip
+        """``acc + d_x * (d * float(I) - dmin * float(J))``, each operation rounded."""
+        dot, minima = (e.int_to_float(value) for value in sums if value is not None)
+        term = e.b.fsub(e.b.fmul(weight[0], dot), e.b.fmul(weight[1], minima))
+        return e.b.fadd(acc, e.b.fmul(act[0], term))
+
+
+def low_nibbles(e: Emitter, codes: Value) -> Value:
+    """The lower four bits of every byte."""
+    return e.b.and_(codes, constant(codes.type, 15))
+
+
+def high_nibbles(e: Emitter, codes: Value) -> Value:
+    """The upper four bits of every byte, shifted down."""
+    return low_nibbles(e, shift_right16(e, codes, 4))
+
+
+def shift_right16(e: Emitter, codes: Value, bits: int) -> Value:
+    """Bytes shifted right in 16-bit lanes: bits of the neighbour come in from above and must be masked off.
+
+    There is no byte shift in x86's vector sets; LLVM's own expansion of one masks again.
+    """
+    kind = vector(I16, codes.type.count // 2)
+    return e.b.bitcast(e.b.lshr(e.b.bitcast(codes, kind), constant(kind, bits)), codes.type)
+
+
+def shift_left16(e: Emitter, codes: Value, bits: int) -> Value:
+    """Bytes shifted left in 16-bit lanes; the lowest ``bits`` of each upper byte must be masked off."""
+    kind = vector(I16, codes.type.count // 2)
+    return e.b.bitcast(e.b.shl(e.b.bitcast(codes, kind), constant(kind, bits)), codes.type)

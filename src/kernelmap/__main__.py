@@ -1,0 +1,5 @@
+"""``python -m kernelmap``."""
+
+from kernelmap.cli.main import main
+
+main()
