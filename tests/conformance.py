@@ -44,7 +44,7 @@ class Case:
 def cases_of(contract: Contract, item: KernelMap, variant: Variant, seed: int) -> Iterator[Case]:
     """Cases that fit contract, map and variant guards, spread over the possible shapes; at least one if any exists."""
     rng = np.random.default_rng(seed)
-    fitting = [dims for dims in _all_dims(contract, item, variant)]
+    fitting = list(_all_dims(contract, item, variant))
     rng.shuffle(fitting)
     made = 0
     for dims in fitting:
@@ -171,7 +171,9 @@ def run_provider(item: KernelMap, variant: Variant, case: Case, threads: int) ->
     for port, given in zip((*contract.inputs, *contract.weights), arguments, strict=False):
         array = case.arrays[port.name]
         if array is not None and isinstance(given, np.ndarray):
-            assert np.array_equal(given.view(np.uint8), array.view(np.uint8)), f"{item.id} wrote to its input {port.name}"
+            assert np.array_equal(given.view(np.uint8), array.view(np.uint8)), (
+                f"{item.id} wrote to its input {port.name}"
+            )
     return outputs
 
 

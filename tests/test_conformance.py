@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from conformance import Case, cases_of, compare, run_provider
 
+from conformance import Case, cases_of, compare, run_provider
 from kernelmap.models.kernel_map import KernelMap, Variant
 from kernelmap.registry import load_registry
 from kernelmap.vocabulary import Status

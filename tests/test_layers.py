@@ -15,7 +15,7 @@ PROVIDERS = ROOT / "providers" / "kernelmap_providers"
 
 # First match counts; each layer may import itself and what stands before it.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("kernelmap", "kernelmap.errors", "kernelmap.spec", "kernelmap.rules"),
+    ("kernelmap", "kernelmap.errors", "kernelmap.spec", "kernelmap.rules", "kernelmap.collection"),
     ("kernelmap.vocabulary",),
     ("kernelmap.jsonsource", "kernelmap.render"),
     ("kernelmap.expressions", "kernelmap.templates"),

@@ -45,14 +45,21 @@ def run(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedP
 def test_wheel_holds_all_data(installed: Path) -> None:
     for folder, pattern in (("kernel_maps", "**/*.json"), ("circuits", "*.json")):
         shipped = {str(path.relative_to(ROOT / folder)) for path in (ROOT / folder).glob(pattern)}
-        packed = {str(p.relative_to(installed / "kernelmap" / folder)) for p in (installed / "kernelmap" / folder).glob(pattern)}
+        packed = {
+            str(p.relative_to(installed / "kernelmap" / folder))
+            for p in (installed / "kernelmap" / folder).glob(pattern)
+        }
         assert packed == shipped and shipped
-    sources = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".json")}
+    sources = {
+        str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".json")
+    }
     missing = {name for name in sources if not (installed / name).is_file()}
     assert not missing
     kernels = {str(path.relative_to(ROOT / "providers")) for path in (ROOT / "providers").rglob("*.py")}
     assert not {name for name in kernels if not (installed / name).is_file()}
-    assert (installed / "kernelmap" / "py.typed").is_file() and (installed / "kernelmap_providers" / "py.typed").is_file()
+    assert (installed / "kernelmap" / "py.typed").is_file() and (
+        installed / "kernelmap_providers" / "py.typed"
+    ).is_file()
 
 
 def test_resolve_with_and_without_a_model(installed: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from kernelmap.checks import Question, reasons
 from kernelmap.circuit.elaborate import elaborate
 from kernelmap.errors import KernelmapError
 from kernelmap.models.kernel_map import KernelMap
@@ -20,7 +21,7 @@ from kernelmap.models.loading import validate
 from kernelmap.models.plan import Plan
 from kernelmap.models.policy import Pin, Policy, PolicyRoute
 from kernelmap.registry import load_registry, make_registry
-from kernelmap.resolver import Resolution, decide
+from kernelmap.resolver import Resolution, decide, rules_of
 from kernelmap.vocabulary import Status
 from support import (
     World,
@@ -142,6 +143,19 @@ def test_every_map_of_the_group_is_in_the_record_once_with_a_reason_unless_selec
             assert candidate.selected == (candidate.id == decision.provider)
             assert bool(candidate.reasons) != candidate.selected
         assert sum(candidate.selected for candidate in decision.candidates) == (decision.provider is not None)
+
+
+@laws
+@given(worlds())
+def test_the_reasons_are_those_of_the_checks_asked_about_this_very_op(world: World) -> None:
+    """Ops that ask the same share a ladder; nothing in it may come from another op."""
+    record = resolution(world)
+    rules, features = rules_of(record.elaborated.circuit, world.policy.normalised()), frozenset(world.host.isa)
+    for case, decision in zip(record.cases, record.decisions, strict=True):
+        question = Question(case.shared, case.phase, world.host, features, rules, world.registry.evidence)
+        for candidate in decision.candidates:
+            found = [reason for reason in candidate.reasons if reason.check not in ("rank", "budget")]
+            assert found == reasons(world.registry.maps[candidate.id], question)
 
 
 @laws

@@ -28,6 +28,9 @@ from kernelmap.resolver import cases_of, kill_switches
 from kernelmap.spec import BuildSpec
 from kernelmap.vocabulary import Device, Phase
 
+_EXTRAS = {"torch": "torch"}
+"""Packages that an optional extra of kernelmap brings, by module."""
+
 Runner = Callable[..., int]
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many are done, and of how many."""
@@ -279,7 +282,10 @@ def load_function(path: str) -> Callable[..., Any]:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise BindError(Diagnostic("KM509", f"cannot load {path}: {error}")) from error
+        missing = error.name if isinstance(error, ModuleNotFoundError) and error.name else ""
+        extra = _EXTRAS.get(missing.partition(".")[0], "")
+        help = f"install the extra that brings it: pip install 'kernelmap[{extra}]'" if extra else ""
+        raise BindError(Diagnostic("KM509", f"cannot load {path}: {error}", help=help)) from error
     if not callable(found):
         raise BindError(Diagnostic("KM509", f"{path} is not callable"))
     return found  # type: ignore[no-any-return]

@@ -153,5 +153,4 @@ def evidence_gap(item: KernelMap, contract_digest: str, proof: Evidence | None) 
 
 def reasons(item: KernelMap, question: Question) -> list[Reason]:
     """Every reason of every check, in order."""
-    found = (check(item, question) for check in CHECKS)
-    return [reason for reason in found if reason is not None]
+    return [reason for check in CHECKS if (reason := check(item, question)) is not None]

@@ -20,6 +20,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"')
 _SCALAR = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null|-?Infinity|NaN")
 _STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 Span = tuple[int, int]
@@ -27,11 +28,17 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class JsonSource:
-    """A parsed JSON document: its name (a path as given), text and value, and the places of its parts."""
+    """A checked JSON document: its name (a path as given) and text, its value, and the places of its parts."""
 
     name: str
     text: str = field(repr=False)
-    value: dict[str, Any] = field(repr=False)
+
+    @cached_property
+    def value(self) -> dict[str, Any]:
+        """The parsed document. Parsed again when it is asked for, which is only to word a problem: the trees of ten
+        thousand files would cost more to keep (in memory, and in every garbage collection) than to make once more."""
+        parsed: dict[str, Any] = json.loads(self.text)
+        return parsed
 
     def place(self, pointer: str, *, key: bool = False) -> Place:
         """The place of the value at a JSON pointer, or of its key; of the nearest parent if there is no such value."""
@@ -76,7 +83,7 @@ def parse_json(data: bytes, name: str) -> JsonSource:
         )
     except json.JSONDecodeError as error:
         _syntax_error(text, name, error)
-    if flags.raised or "\\u" in text:
+    if flags.raised or _ESCAPED_SURROGATE.search(text):
         problems = _second_look(text, name)
         if problems:
             raise KernelmapError(problems)
@@ -86,7 +93,7 @@ def parse_json(data: bytes, name: str) -> JsonSource:
         raise KernelmapError(
             Diagnostic("KM010", "the top level is no object", place=place, expected="{…}", found=found)
         )
-    return JsonSource(name, text, value)
+    return JsonSource(name, text)
 
 
 class _Flags:

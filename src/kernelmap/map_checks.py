@@ -100,11 +100,13 @@ def _against_contract(item: KernelMap, source: JsonSource, contract: Contract) -
         message = f"op {item.op!r}, but the group's contract is for {contract.op!r}"
         yield Diagnostic("KM208", message, place=source.place("/op"), expected=contract.op, found=item.op)
     for name in item.constraints.dims:
+        if name in contract.static_dims:
+            continue  # a place costs a second parse of the file: it is looked up only where there is a problem
         place = source.place(f"/constraints/dims/{name}", key=True)
         if name in contract.dynamic_dims:
             help = "limit it in a variant's shape_constraints: a dynamic dim is known only at run time"
             yield Diagnostic("KM205", f"constraint on dynamic dim {name!r}", place=place, help=help)
-        elif name not in contract.dims:
+        else:
             near = nearest(name, contract.static_dims)
             yield Diagnostic("KM210", f"constraint on unknown dim {name!r}", place=place, near=near)
     for index, variant in enumerate(item.impl.variants):
@@ -130,12 +132,12 @@ def _preparations(item: KernelMap, source: JsonSource, contract: Contract) -> It
     for index, hook in enumerate(item.weight_preparation):
         where = f"/weight_preparation/{index}"
         for slot, name in enumerate(hook.weights):
-            place = source.place(f"{where}/weights/{slot}")
+            at = f"{where}/weights/{slot}"
             if name not in ports:
-                near = nearest(name, ports)
-                yield Diagnostic("KM211", f"{name!r} is no weight port of the contract", place=place, near=near)
+                near, message = nearest(name, ports), f"{name!r} is no weight port of the contract"
+                yield Diagnostic("KM211", message, place=source.place(at), near=near)
             elif name in seen:
-                yield Diagnostic("KM211", f"weight {name!r} is prepared twice", place=place)
+                yield Diagnostic("KM211", f"weight {name!r} is prepared twice", place=source.place(at))
             seen.add(name)
         yield from _unknown_names(hook.prepared_bytes, contract.static_dims, source, f"{where}/prepared_bytes")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +10,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
+from kernelmap.collection import collection_paused
 from kernelmap.contracts import contract_problems, expansions
 from kernelmap.errors import Diagnostic, KernelmapError, errors_in
 from kernelmap.jsonsource import JsonSource, read_json
@@ -100,20 +99,8 @@ def load_registry(extra: Sequence[Path] = (), *, shipped: bool = True) -> Regist
 
 def read_registry(extra: Sequence[Path] = (), *, shipped: bool = True) -> Loaded:
     """As `load_registry`, but returns the problems instead of raising."""
-    with _no_gc():
+    with collection_paused():
         return _read(map_folders(extra, shipped=shipped))
-
-
-@contextmanager
-def _no_gc() -> Iterator[None]:
-    """Loading makes many objects and no garbage: collecting while it lasts only costs (a third of the time)."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _read(folders: Sequence[Path]) -> Loaded:

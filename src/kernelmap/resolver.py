@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kernelmap.budget import Served, budget_reason, prepared_bytes
 from kernelmap.checks import Question, Rules, evidence_gap, reasons
 from kernelmap.circuit.elaborate import elaborate
 from kernelmap.circuit.instances import BoundWeight, Elaborated, OpInstance, SharedOp
+from kernelmap.collection import collection_paused
 from kernelmap.errors import Diagnostic, KernelmapError, nearest
 from kernelmap.jsonsource import JsonSource
 from kernelmap.models.circuit import Circuit
@@ -59,11 +60,12 @@ def resolve(
     environment, and imports no kernel.
     """
     policy = (policy or Policy()).normalised()
-    elaborated = elaborate(circuit, source, inventory, registry.contracts, policy.options)
-    resolution = decide(elaborated, source, registry, host, policy)
-    if resolution.problems:
-        raise KernelmapError(resolution.problems)
-    return make_plan(resolution, policy)
+    with collection_paused():
+        elaborated = elaborate(circuit, source, inventory, registry.contracts, policy.options)
+        resolution = decide(elaborated, source, registry, host, policy)
+        if resolution.problems:
+            raise KernelmapError(resolution.problems)
+        return make_plan(resolution, policy)
 
 
 def make_plan(resolution: Resolution, policy: Policy) -> Plan:
@@ -116,62 +118,103 @@ def decide(elaborated: Elaborated, source: JsonSource, registry: Registry, host:
 
 
 @dataclass(slots=True)
+class _Ladder:
+    """The maps of a group with what the checks say of each; one for all cases that ask the checks the same."""
+
+    rows: tuple[tuple[KernelMap, list[Reason]], ...]
+    tied: tuple[KernelMap, ...] = ()
+    """The eligible maps of the highest priority: one is selected, none is a hole, more are a tie."""
+    candidates: tuple[Candidate, ...] = ()
+    variants: tuple[PlanVariant, ...] = ()
+    """Those of the selected map."""
+
+    @property
+    def chosen(self) -> KernelMap | None:
+        """The selected map."""
+        return self.tied[0] if len(self.tied) == 1 else None
+
+    def rank(self, features: frozenset[str], switches: frozenset[str]) -> None:
+        """Picks the highest eligible map and makes the records, when every check is through."""
+        eligible = [item for item, why in self.rows if not why]
+        self.tied = tuple(item for item in eligible if item.selection.priority == eligible[0].selection.priority)
+        self.candidates = tuple(self._candidate(item, why) for item, why in self.rows)
+        if (chosen := self.chosen) is not None:
+            self.variants = tuple(_variant(variant, features, switches) for variant in chosen.impl.variants)
+
+    def _candidate(self, item: KernelMap, why: list[Reason]) -> Candidate:
+        chosen, picked = self.chosen, item.selection
+        if not why and chosen is not None and item is not chosen:
+            facts = {"winner": chosen.id, "priority": chosen.selection.priority}
+            why = [Reason(code="KM413", check="rank", message=f"outranked by {chosen.id}", facts=facts)]
+        return Candidate(
+            id=item.id, status=picked.status, priority=picked.priority, phases=picked.phases,
+            selected=item is chosen, reasons=tuple(why),
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
 class _Decider:
     elaborated: Elaborated
     source: JsonSource
     registry: Registry
     host: Host
     rules: Rules
+    features: frozenset[str] = field(init=False)
     problems: list[Diagnostic] = field(default_factory=list)
     warnings: list[PlanWarning] = field(default_factory=list)
 
     def run(self, policy: Policy) -> Resolution:
         cases = cases_of(self.elaborated)
-        features = frozenset(self.host.isa)
-        found: list[list[tuple[KernelMap, list[Reason]]]] = []
-        for case in cases:
-            question = Question(case.shared, case.phase, self.host, features, self.rules, self.registry.evidence)
-            ladder = self.registry.ladders.get(case.shared.group, ())
-            found.append([(item, reasons(item, question)) for item in ladder])
+        self.features = frozenset(self.host.isa)
+        found = self._ladders(cases)
         self._budgets(cases, found)
-        decisions = tuple(self._decision(case, rows, features) for case, rows in zip(cases, found, strict=True))
+        for ladder in {id(ladder): ladder for ladder in found}.values():
+            ladder.rank(self.features, self.rules.kill_switches)
+        decisions = tuple(self._decision(case, ladder) for case, ladder in zip(cases, found, strict=True))
         self._policy_names(policy, cases)
         self._warn(decisions, policy)
         return Resolution(
-            self.elaborated, cases, decisions, tuple(self.problems), tuple(self.warnings), self._facts(cases, features)
+            self.elaborated, cases, decisions, tuple(self.problems), tuple(self.warnings), self._facts(cases)
         )
 
-    def _budgets(self, cases: Sequence[Case], found: list[list[tuple[KernelMap, list[Reason]]]]) -> None:
+    def _ladders(self, cases: Sequence[Case]) -> list[_Ladder]:
+        """Runs the checks. Ops of one group with equal dims and params share a ladder, unless a rule names them."""
+        named = {op for op, _, _ in self.rules.routes} | {op for op, _ in self.rules.pins}
+        made: dict[Hashable, _Ladder] = {}
+        found: list[_Ladder] = []
+        for case in cases:
+            shared, phase = case.shared, case.phase
+            name = shared.op.name if shared.op.name in named else ""
+            key = (name, phase, shared.group, tuple(shared.dims.items()), tuple(shared.params.items()))
+            if key not in made:
+                question = Question(shared, phase, self.host, self.features, self.rules, self.registry.evidence)
+                maps = self.registry.ladders.get(shared.group, ())
+                made[key] = _Ladder(tuple((item, reasons(item, question)) for item in maps))
+            found.append(made[key])
+        return found
+
+    def _budgets(self, cases: Sequence[Case], found: Sequence[_Ladder]) -> None:
         """Adds the budget's reason wherever a map would serve: all or none."""
-        served: dict[str, list[tuple[Case, list[Reason]]]] = {}
-        maps: dict[str, KernelMap] = {}
-        for case, rows in zip(cases, found, strict=True):
-            for item, why in rows:
+        mine: dict[int, tuple[_Ladder, list[Served]]] = {}
+        for case, ladder in zip(cases, found, strict=True):
+            mine.setdefault(id(ladder), (ladder, []))[1].append(Served(case.shared, case.instances))
+        served: dict[str, list[Served]] = {}
+        rows: dict[str, list[tuple[KernelMap, list[Reason]]]] = {}
+        for ladder, entries in mine.values():
+            for item, why in ladder.rows:
                 if item.weight_preparation and not why:
-                    maps[item.id] = item
-                    served.setdefault(item.id, []).append((case, why))
-        for name, entries in served.items():
-            reason = budget_reason(maps[name], [Served(case.shared, case.instances) for case, _ in entries])
+                    served.setdefault(item.id, []).extend(entries)
+                    rows.setdefault(item.id, []).append((item, why))
+        for name, refused in rows.items():
+            reason = budget_reason(refused[0][0], served[name])
             if reason is not None:
-                for _, why in entries:
+                for _, why in refused:
                     why.append(reason)
 
-    def _decision(self, case: Case, rows: list[tuple[KernelMap, list[Reason]]], features: frozenset[str]) -> Decision:
-        eligible = [item for item, why in rows if not why]
-        chosen = self._chosen(case, eligible, rows)
-        candidates = []
-        for item, why in rows:
-            if not why and chosen is not None and item is not chosen:
-                facts = {"winner": chosen.id, "priority": chosen.selection.priority}
-                why = [Reason(code="KM413", check="rank", message=f"outranked by {chosen.id}", facts=facts)]
-            picked = item.selection
-            candidates.append(
-                Candidate(
-                    id=item.id, status=picked.status, priority=picked.priority, phases=picked.phases,
-                    selected=item is chosen, reasons=tuple(why),
-                )
-            )  # fmt: skip
-        shared = case.shared
+    def _decision(self, case: Case, ladder: _Ladder) -> Decision:
+        shared, chosen = case.shared, ladder.chosen
+        if chosen is None:
+            self._report(case, ladder)
         return Decision(
             name=shared.op.name,
             op=shared.op.op,
@@ -185,33 +228,27 @@ class _Decider:
             weights=_weight_uses(case, chosen),
             provider=chosen.id if chosen is not None else None,
             map_digest=chosen.digest if chosen is not None else "",
-            variants=_variants(chosen, features, self.rules.kill_switches) if chosen is not None else (),
-            candidates=tuple(candidates),
+            variants=ladder.variants,
+            candidates=ladder.candidates,
         )
 
-    def _chosen(
-        self, case: Case, eligible: Sequence[KernelMap], rows: Sequence[tuple[KernelMap, list[Reason]]]
-    ) -> KernelMap | None:
-        """Exactly one at the top is selected; a tie or a hole is reported and decides nothing."""
+    def _report(self, case: Case, ladder: _Ladder) -> None:
+        """A tie or a hole decides nothing."""
         label = f"{case.shared.op.name} ({case.phase.value}{_layers_text(case)})"
         place = self.source.place(case.shared.where)
+        if ladder.tied:
+            names = " and ".join(item.id for item in ladder.tied)
+            message = f"{label}: {names} tie at priority {ladder.tied[0].selection.priority}"
+            self.problems.append(Diagnostic("KM452", message, place=place))
+            return
         pinned = self.rules.pins.get((case.shared.op.name, case.phase))
-        if not eligible:
-            lines = [f"{item.id}: {'; '.join(f'{r.code} {r.message}' for r in why)}" for item, why in rows]
-            help = "\n".join(lines) if lines else "the group has no provider at all"
-            message = f"{label}: no provider of {case.shared.group} is eligible"
-            if pinned is not None and all(item.id != pinned for item, _ in rows):
-                message = f"{label}: pinned {pinned} is no provider of {case.shared.group}"
-            code = "KM455" if pinned is not None else "KM450"
-            self.problems.append(Diagnostic(code, message, place=place, help=help))
-            return None
-        top = eligible[0].selection.priority
-        tied = [item for item in eligible if item.selection.priority == top]
-        if len(tied) > 1:
-            names = " and ".join(item.id for item in tied)
-            self.problems.append(Diagnostic("KM452", f"{label}: {names} tie at priority {top}", place=place))
-            return None
-        return tied[0]
+        lines = [f"{item.id}: {'; '.join(f'{r.code} {r.message}' for r in why)}" for item, why in ladder.rows]
+        help = "\n".join(lines) if lines else "the group has no provider at all"
+        message = f"{label}: no provider of {case.shared.group} is eligible"
+        if pinned is not None and all(item.id != pinned for item, _ in ladder.rows):
+            message = f"{label}: pinned {pinned} is no provider of {case.shared.group}"
+        code = "KM455" if pinned is not None else "KM450"
+        self.problems.append(Diagnostic(code, message, place=place, help=help))
 
     def _policy_names(self, policy: Policy, cases: Sequence[Case]) -> None:
         """Names in routes, pins and exclusions that mean nothing are refused: a typo must not look obeyed."""
@@ -235,7 +272,7 @@ class _Decider:
 
     def _warn(self, decisions: Sequence[Decision], policy: Policy) -> None:
         routed: dict[tuple[str, str], list[str]] = {}
-        for decision in decisions:
+        for decision in decisions if self.rules.routes else ():
             for candidate in decision.candidates:
                 if (decision.name, decision.phase, candidate.id) in self.rules.routes and not candidate.eligible:
                     why = "; ".join(f"{r.code} {r.message}" for r in candidate.reasons)
@@ -248,24 +285,24 @@ class _Decider:
             if switch not in known:
                 self.warnings.append(PlanWarning(code="KM462", message=f"no variant knows kill switch {switch}"))
         if policy.evidence == "warn":
-            gaps: dict[str, list[str]] = {}
+            gaps: dict[str, dict[str, None]] = {}
             for decision in decisions:
                 if decision.provider is not None:
                     proof = self.registry.evidence.get(decision.provider)
                     gap = evidence_gap(self.registry.maps[decision.provider], decision.contract_digest, proof)
-                    if gap and decision.provider not in gaps.setdefault(gap, []):
-                        gaps[gap].append(decision.provider)
+                    if gap:
+                        gaps.setdefault(gap, {})[decision.provider] = None
             for gap, names in gaps.items():
                 self.warnings.append(PlanWarning(code="KM461", message=f"selected with {gap}: {', '.join(names)}"))
 
-    def _facts(self, cases: Sequence[Case], features: frozenset[str]) -> HostFacts:
+    def _facts(self, cases: Sequence[Case]) -> HostFacts:
         asked: set[str] = set()
         for group in {case.shared.group for case in cases}:
             for item in self.registry.ladders.get(group, ()):
                 asked.update(item.requires.isa)
                 for variant in item.impl.variants:
                     asked.update(variant.requires)
-        isa = {name: name in features for name in sorted(asked)}
+        isa = {name: name in self.features for name in sorted(asked)}
         return HostFacts(name=self.host.name, devices=tuple(sorted(self.host.devices)), isa=isa)
 
 
@@ -277,10 +314,6 @@ def kill_switches(registry: Registry) -> frozenset[str]:
         for variant in item.impl.variants
         if variant.kill_switch is not None
     )
-
-
-def _variants(item: KernelMap, features: frozenset[str], switches: frozenset[str]) -> tuple[PlanVariant, ...]:
-    return tuple(_variant(variant, features, switches) for variant in item.impl.variants)
 
 
 def _variant(variant: Variant, features: frozenset[str], switches: frozenset[str]) -> PlanVariant:

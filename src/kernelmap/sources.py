@@ -69,13 +69,14 @@ def map_folders(extra: Iterable[Path] = (), *, shipped: bool = True) -> tuple[Pa
             missing.append(Diagnostic("KM216", f"no such folder of maps: {folder}", help="give a folder that exists"))
     if missing:
         raise KernelmapError(missing)
-    return tuple(dict.fromkeys(folder.resolve() for folder in folders))
+    return tuple({folder.resolve(): folder for folder in reversed(folders)}.values())[::-1]
 
 
 def json_files(folder: Path) -> Iterator[Path]:
     """The JSON files of a folder, sorted by name; none if there is no such folder."""
     if folder.is_dir():
-        yield from sorted(path for path in folder.iterdir() if path.suffix == ".json" and path.is_file())
+        found = (path for path in folder.iterdir() if path.suffix == ".json" and path.is_file())
+        yield from sorted(found, key=lambda path: path.name)
 
 
 def module_file(module: str) -> Path | None:

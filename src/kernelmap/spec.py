@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 Scalar = bool | int | float | str
-
-_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +37,9 @@ class BuildSpec:
     """Static dims of the contract by name, e.g. ``{"H": 2048, "I": 512, "E": 256, "K": 8}``."""
     params: Mapping[str, Scalar] = field(default_factory=dict)
     """Typed parameters of the contract by name, all of them."""
-    prepared: Mapping[str, str] = _NONE
+    prepared: Mapping[str, str] = field(default_factory=dict)
     """Weight port name to prepared format, for weights that arrive prepared."""
-    arithmetic: Mapping[str, str] = _NONE
+    arithmetic: Mapping[str, str] = field(default_factory=dict)
     """The contract's arithmetic block, templates filled."""
     isa: tuple[str, ...] = ()
     """Sorted ISA features of the host, by LLVM's names."""

@@ -12,10 +12,9 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
-from kernelmap_providers.simd.emit import F32, I32, I64, PTR, Emitter, Value, constant, vector
+from kernelmap_providers.simd.emit import F16, F32, I32, I64, PTR, Emitter, Value, constant
 from kernelmap_providers.simd.static import StaticType
 from kernelmap_providers.simd.target import FORMS, Form
 from kernelmap_providers.simd.vectors import VectorType, kind_of
@@ -256,4 +255,17 @@ load_i32 = operation(
     lambda address: types.int32,
     lambda e, kinds, address: e.load(_address(e, address), 0, I32),
     "One int32 from memory.",
+)
+load_i64 = operation(
+    lambda address: types.int64,
+    lambda e, kinds, address: e.load(_address(e, address), 0, I64),
+    "One int64 from memory.",
+)
+float_of_bits = operation(
+    lambda bits: types.float32, lambda e, kinds, bits: e.b.bitcast(bits, F32), "The fp32 number with these int32 bits."
+)
+round_to_half = operation(
+    lambda value: types.float32,
+    lambda e, kinds, value: e.b.fpext(e.b.fptrunc(value, F16), F32),
+    "A scalar fp32 rounded to fp16 (ties to even) and widened again; infinite where it is out of range.",
 )

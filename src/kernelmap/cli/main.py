@@ -10,7 +10,7 @@ import typer
 
 from kernelmap import __version__
 from kernelmap.cli import authoring, catalogue, machine, running, selecting
-from kernelmap.cli.output import CLEAN, MISUSE, PROBLEM, report
+from kernelmap.cli.output import CLEAN, MISUSE, PROBLEM, Format, choose, report
 from kernelmap.errors import Diagnostic, KernelmapError
 
 # typer vendors click from some release on; its own exceptions' bases are the same classes either way.
@@ -62,6 +62,7 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Runs one command and returns its exit code; no traceback reaches the user."""
+    choose(Format.TEXT)
     try:
         code = app(arguments, standalone_mode=False)
         sys.stdout.flush()

@@ -51,6 +51,11 @@ def run(
     if about.storage != "model file":
         help = "kernelmap run MODEL.gguf, or kernelmap run CIRCUIT --model MODEL.gguf"
         raise KernelmapError(Diagnostic("KM543", "running takes a model file", help=help))
+    recording = None
+    if inputs is not None:
+        from kernelmap.recorded import Recording
+
+        recording = Recording(inputs)  # before anything slow: a wrong file is told at once
     host = options.host_of(None)
     plan = resolve(about.circuit.circuit, about.circuit.source, about.inventory, registry, host, chosen)
     if output is not Format.JSON:
@@ -58,7 +63,7 @@ def run(
 
     from kernelmap.bind import bind
     from kernelmap.cli.progress import bar
-    from kernelmap.recorded import Recording, save_arrays
+    from kernelmap.recorded import save_arrays
     from kernelmap.session import Session
 
     with bar("bind") as progress:
@@ -66,7 +71,6 @@ def run(
         bound = bind(plan, about.circuit, registry, about.inventory, host=host, progress=progress)
         bind_seconds = time.perf_counter() - started
     session = Session(bound, threads=threads or len(os.sched_getaffinity(0)))
-    recording = Recording(inputs) if inputs is not None else None
     results: list[PhaseResult] = []
     saved: dict[str, Any] = {}
     for step in (Phase.PREFILL, Phase.DECODE):

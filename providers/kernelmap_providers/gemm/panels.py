@@ -1,0 +1,120 @@
+"""Panels: one or more vectors of packed weight rows times any number of tokens, cut into tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+from kernelmap_providers.jit.generic import generic
+from kernelmap_providers.packed.layouts import PACKED_FORMATS
+from kernelmap_providers.simd.block import GROUP_ROWS
+from kernelmap_providers.simd.kernel import tile
+from kernelmap_providers.simd.static import StaticType
+from kernelmap_providers.simd.target import FORMS, Form
+from kernelmap_providers.simd.tile import TileShape
+
+
+@dataclass(frozen=True, slots=True)
+class PanelShape:
+    """Tile sizes for one kind of machine."""
+
+    vectors: int
+    """Vectors of weight rows in a many-token tile."""
+    tokens: tuple[int, int, int, int]
+    """Token counts of its tiles, largest first; a tile of one token comes on top."""
+    streams: int
+    """Vectors in the tile for a single token: as many separate streams from memory."""
+
+
+WIDE = PanelShape(vectors=2, tokens=(6, 4, 3, 2), streams=2)
+"""32 registers: 6 x 2 dots and their 12 scaled sums fit; the fp32 sums wait in memory, touched once a block."""
+NARROW = PanelShape(vectors=2, tokens=(3, 3, 3, 2), streams=4)
+"""16 registers: 3 x 2. A 4 x 2 tile spills and is slower (156 against 170 GMAC/s on Zen 5 with the avx2 form)."""
+
+
+def panel_shape(form: Form) -> PanelShape:
+    """The tile sizes of a form."""
+    return WIDE if form.registers >= 32 and form.lanes > GROUP_ROWS else NARROW
+
+
+def group_count(form: Form, vectors: int) -> int:
+    """Groups of eight rows in ``vectors`` vectors."""
+    return form.lanes // GROUP_ROWS * vectors
+
+
+def panel(leg, vectors, weights, group_stride, blocks, acts, act_index, act_stride, out, out_index, out_stride,
+          factors, tokens):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Dots of ``tokens`` token rows with ``vectors`` (a Static) vectors of weight rows; see ``simd.tile.ARGUMENTS``.
+
+    ``leg`` is ``Static(layout, form, flags)``; flags may hold ``i`` (rows come through int32 indices) and ``a``
+    (``out += factor * dot``). Jitted code only.
+    """
+    raise NotImplementedError("called from jitted code only")
+
+
+@generic(panel)
+def _panel(leg: Any, vectors: Any, weights, group_stride, blocks, acts, act_index, act_stride, out, out_index,
+           out_stride, factors, tokens) -> Any:  # type: ignore[no-untyped-def]  # fmt: skip
+    if not isinstance(leg, StaticType):
+        return None
+    s0, s1, s2, s3 = panel_shape(FORMS[str(leg.parts[1])]).tokens
+    k0, k1, k2, k3, k_last = (_tile(leg, size, int(vectors.parts[0])) for size in (s0, s1, s2, s3, 1))
+
+    def many(leg, vectors, weights, group_stride, blocks, acts, act_index, act_stride, out, out_index, out_stride,
+             factors, tokens):  # type: ignore[no-untyped-def]  # fmt: skip
+        done = 0
+        while done < tokens:
+            left = tokens - done
+            a, o = acts, out
+            ai, oi, f = act_index + 4 * done, out_index + 4 * done, factors + 4 * done
+            if act_index == 0:
+                a, o = acts + done * act_stride, out + done * out_stride
+            # A single token left over costs as much as three: leave two rather than one.
+            if left >= s0 and left != s0 + 1:
+                k0(weights, group_stride, blocks, a, ai, act_stride, o, oi, out_stride, f)
+                done += s0
+            elif left >= s1 and left != s1 + 1:
+                k1(weights, group_stride, blocks, a, ai, act_stride, o, oi, out_stride, f)
+                done += s1
+            elif left >= s2 and left != s2 + 1:
+                k2(weights, group_stride, blocks, a, ai, act_stride, o, oi, out_stride, f)
+                done += s2
+            elif left >= s3:
+                k3(weights, group_stride, blocks, a, ai, act_stride, o, oi, out_stride, f)
+                done += s3
+            else:
+                k_last(weights, group_stride, blocks, a, ai, act_stride, o, oi, out_stride, f)
+                done += 1
+
+    return many
+
+
+def single(leg, vectors, weights, group_stride, blocks, acts, act_index, act_stride, out, out_index, out_stride,
+           factors):  # type: ignore[no-untyped-def]  # fmt: skip
+    """One token's dots with ``vectors`` vectors of weight rows, prefetching. Jitted code only."""
+    raise NotImplementedError("called from jitted code only")
+
+
+@generic(single)
+def _single(leg: Any, vectors: Any, weights, group_stride, blocks, acts, act_index, act_stride, out, out_index,
+            out_stride, factors) -> Any:  # type: ignore[no-untyped-def]  # fmt: skip
+    if not isinstance(leg, StaticType):
+        return None
+    kernel = _tile(leg, 1, int(vectors.parts[0]), prefetch=PREFETCH_BLOCKS)
+
+    def one(leg, vectors, weights, group_stride, blocks, acts, act_index, act_stride, out, out_index, out_stride,
+            factors):  # type: ignore[no-untyped-def]  # fmt: skip
+        kernel(weights, group_stride, blocks, acts, act_index, act_stride, out, out_index, out_stride, factors)
+
+    return one
+
+
+PREFETCH_BLOCKS = 2
+"""How far ahead a single token's tile asks for weights."""
+
+
+def _tile(leg: StaticType, tokens: int, vectors: int, prefetch: int = 0) -> Any:
+    layout, form, flags = (str(part) for part in leg.parts)
+    shape = TileShape(tokens, vectors, "i" in flags, "a" in flags, prefetch)
+    return tile(PACKED_FORMATS[layout], FORMS[form], shape)
