@@ -9,9 +9,11 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from kernelmap.circuit.loading import CircuitFile, circuit_paths, circuit_problems, read_circuit
+from kernelmap.contracts import contract_problems
 from kernelmap.errors import Diagnostic, KernelmapError, errors_in
 from kernelmap.jsonsource import JsonSource, read_json
 from kernelmap.map_checks import lints, missing_functions
+from kernelmap.models.contract import Contract
 from kernelmap.models.evidence import Evidence
 from kernelmap.models.host import Host
 from kernelmap.models.inventory import Inventory
@@ -64,7 +66,7 @@ def check_paths(paths: Sequence[Path], maps: Sequence[Path] = (), circuits: Sequ
     """Checks files and folders against the whole registry; only problems of these files are returned."""
     files = [file for path in paths for file in _files(path)]
     kinds = {file: kind_of(file) for file in files}
-    folders = {_map_folder(file, kind) for file, kind in kinds.items() if kind in ("kernel_map", "contract")}
+    folders = {_map_folder(file, kind) for file, kind in kinds.items() if _in_registry(file, kind)}
     loaded = read_registry((*maps, *sorted(folders)))
     registry = loaded.registry
     wanted = {str(file.resolve()) for file in files}
@@ -76,6 +78,8 @@ def check_paths(paths: Sequence[Path], maps: Sequence[Path] = (), circuits: Sequ
     for file, kind in kinds.items():
         if kind in _PLAIN:
             problems += _plain(file, _PLAIN[kind])
+        elif kind == "contract" and not _in_registry(file, kind):
+            problems += _loose_contract(file)
     if own and not errors_in(problems):
         every, _ = _circuits(circuit_paths(circuits).values(), registry)
         warnings = _lints(registry, [*every, *found])
@@ -107,7 +111,20 @@ def _files(path: Path) -> list[Path]:
 
 
 def _map_folder(file: Path, kind: str) -> Path:
-    return file.parent.parent if kind == "contract" and file.parent.name == "contracts" else file.parent
+    return file.resolve().parent.parent if kind == "contract" else file.parent
+
+
+def _in_registry(file: Path, kind: str) -> bool:
+    """Whether the file is read with its folder; a contract belongs into a folder named contracts."""
+    return kind == "kernel_map" or (kind == "contract" and file.resolve().parent.name == "contracts")
+
+
+def _loose_contract(file: Path) -> list[Diagnostic]:
+    try:
+        source = read_json(file)
+        return contract_problems(validate(source, Contract), source)
+    except KernelmapError as error:
+        return list(error.diagnostics)
 
 
 def _functions(maps: Iterable[KernelMap], registry: Registry) -> list[Diagnostic]:

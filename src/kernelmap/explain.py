@@ -53,7 +53,8 @@ class _World:
     question: Question
     item: KernelMap
     ladder: tuple[KernelMap, ...]
-    served: tuple[Served, ...]
+    cases: tuple[Case, ...]
+    """Every case of the group: a preparation budget holds all that a map would serve, or none."""
     budget_free: bool = False
     evidence_free: bool = False
 
@@ -61,11 +62,15 @@ class _World:
 _Apply = Callable[[_World], _World]
 
 
-def flip_of(provider: str, case: Case, registry: Registry, question: Question, served: Sequence[Served]) -> Flip:
-    """The smallest flip for a provider of the case's group, by re-running every check on the flipped facts."""
-    ladder = registry.ladders.get(case.shared.group, ())
+def flip_of(provider: str, cases: Sequence[Case], registry: Registry, question: Question) -> Flip:
+    """The smallest flip for a provider of the question's group, by re-running every check on the flipped facts.
+
+    ``cases`` are all of the circuit's.
+    """
+    group = question.shared.group
+    ladder = registry.ladders.get(group, ())
     item = next(entry for entry in ladder if entry.id == provider)
-    world = _World(question, item, ladder, tuple(served))
+    world = _World(question, item, ladder, tuple(case for case in cases if case.shared.group == group))
     options = list(_options(world))
     for count in range(1, min(MOST_CHANGES, len(options)) + 1):
         for chosen in combinations(options, count):
@@ -86,15 +91,16 @@ def _options(world: _World) -> Iterator[tuple[Change, _Apply]]:
     if item.id in question.rules.exclude:
         yield Change("exclude", "it were not excluded"), _include
     pinned = question.rules.pins.get((question.name, question.phase))
+    free = replace(question, rules=replace(question.rules, pins={}))
+    above = [o.id for o in world.ladder if o.selection.priority > item.selection.priority and not reasons(o, free)]
     if pinned is not None and pinned != item.id:
-        yield Change("pin", f"{pinned} were not pinned"), _unpin
-    above = [o.id for o in world.ladder if o.selection.priority > item.selection.priority and not reasons(o, question)]
-    if above:
-        flags = " ".join(f"--exclude {name}" for name in above)
-        yield (
-            Change("priority", f"{' and '.join(above)} {'was' if len(above) == 1 else 'were'} excluded", flags),
-            _alone,
-        )
+        if above:
+            yield Change("pin", f"it were pinned instead of {pinned}"), _pin
+        else:
+            yield Change("pin", f"{pinned} were not pinned"), _unpin
+    elif above:
+        # A pin, not an exclusion of those above: it is about this op in this phase and can leave no hole elsewhere.
+        yield Change("priority", f"it were pinned before {' and '.join(above)}", f"--pin {target}={item.id}"), _pin
     missing = tuple(feature for feature in item.requires.isa if feature not in question.features)
     if missing:
         yield Change("isa", f"host had {', '.join(missing)}"), _features
@@ -125,14 +131,25 @@ def _selected(world: _World) -> bool:
 
 
 def _refused(world: _World, item: KernelMap) -> list[Reason]:
-    found = reasons(item, world.question)
-    if world.evidence_free and item is world.item:
-        found = [reason for reason in found if reason.check != "evidence"]
-    if not found and not (world.budget_free and item is world.item):
-        reason = budget_reason(item, world.served)
+    found = _reasons(world, item, world.question)
+    if not found and item.weight_preparation and not (world.budget_free and item is world.item):
+        reason = budget_reason(item, _served(world, item))
         if reason is not None:
             found.append(reason)
     return found
+
+
+def _reasons(world: _World, item: KernelMap, question: Question) -> list[Reason]:
+    found = reasons(item, question)
+    if world.evidence_free and item is world.item:
+        found = [reason for reason in found if reason.check != "evidence"]
+    return found
+
+
+def _served(world: _World, item: KernelMap) -> list[Served]:
+    """All that a map would serve in this world."""
+    asked = ((case, replace(world.question, shared=case.shared, phase=case.phase)) for case in world.cases)
+    return [Served(case.shared, case.instances) for case, question in asked if not _reasons(world, item, question)]
 
 
 def _rules(world: _World, **changes: object) -> _World:
@@ -163,9 +180,9 @@ def _unpin(world: _World) -> _World:
     return _rules(world, pins={k: v for k, v in world.question.rules.pins.items() if k != key})
 
 
-def _alone(world: _World) -> _World:
-    above = {o.id for o in world.ladder if o.selection.priority > world.item.selection.priority}
-    return _rules(world, exclude=world.question.rules.exclude | above)
+def _pin(world: _World) -> _World:
+    question = world.question
+    return _rules(world, pins={**question.rules.pins, (question.name, question.phase): world.item.id})
 
 
 def _features(world: _World) -> _World:

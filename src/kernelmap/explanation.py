@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernelmap.budget import Served
-from kernelmap.checks import Question, reasons
+from kernelmap.checks import Question
 from kernelmap.circuit.elaborate import elaborate
 from kernelmap.circuit.loading import CircuitFile
 from kernelmap.errors import Diagnostic, KernelmapError, nearest
@@ -16,7 +15,7 @@ from kernelmap.models.inventory import Inventory
 from kernelmap.models.plan import Decision
 from kernelmap.models.policy import Policy
 from kernelmap.registry import Registry
-from kernelmap.resolver import Case, Resolution, decide, rules_of
+from kernelmap.resolver import Resolution, decide, rules_of
 from kernelmap.vocabulary import Phase
 
 
@@ -60,8 +59,7 @@ def explain(
         flips: dict[str, Flip] = {}
         for item in decision.candidates:
             if not item.selected and (why_not is None or item.id == why_not):
-                served = _served(item.id, resolution.cases, registry, question)
-                flips[item.id] = flip_of(item.id, case, registry, question, served)
+                flips[item.id] = flip_of(item.id, resolution.cases, registry, question)
         found.append(Explanation(decision, flips))
     if not found:
         where = f"{op}{f' in layer {layer}' if layer is not None else ''}{f' in {phase.value}' if phase else ''}"
@@ -86,16 +84,3 @@ def _check_names(resolution: Resolution, registry: Registry, op: str, why_not: s
         message = f"{why_not} belongs to another group: {item.selection.equivalence_group}"
         help = f"{op} asks for {' or '.join(sorted(groups))}; another group is never looked at"
         raise KernelmapError(Diagnostic("KM459", message, help=help))
-
-
-def _served(provider: str, cases: Sequence[Case], registry: Registry, question: Question) -> list[Served]:
-    """All ops that the provider would serve, for its budget: those of its group that pass, and the one asked about."""
-    item = registry.maps[provider]
-    served = []
-    for case in cases:
-        if case.shared.group != item.selection.equivalence_group:
-            continue
-        asked = Question(case.shared, case.phase, question.host, question.features, question.rules, registry.evidence)
-        if case.shared is question.shared or not reasons(item, asked):
-            served.append(Served(case.shared, case.instances))
-    return served

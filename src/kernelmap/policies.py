@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from kernelmap.errors import Diagnostic, KernelmapError
 from kernelmap.jsonsource import read_json
@@ -11,6 +14,7 @@ from kernelmap.models.loading import validate
 from kernelmap.models.policy import EvidencePolicy, Pin, Policy, PolicyRoute
 from kernelmap.vocabulary import Phase
 
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _OFF = frozenset({"", "0", "false", "no", "off"})
 
 
@@ -47,9 +51,10 @@ def make_policy(
     chosen = dict(base.options)
     for word in options:
         name, equals, value = word.partition("=")
-        if not (name and equals and value):
+        if not (equals and _NAME.fullmatch(name) and _NAME.fullmatch(value)):
             problems.append(_malformed("--option", word, "NAME=VALUE"))
         chosen[name] = value
+    problems += [_malformed("--exclude", word, "ID") for word in exclude if not _NAME.fullmatch(word)]
     if problems:
         raise KernelmapError(problems)
     try:
@@ -61,8 +66,8 @@ def make_policy(
             kill_switches=(*base.kill_switches, *kill_switches),
             options=chosen,
         ).normalised()
-    except ValueError as error:
-        raise KernelmapError(Diagnostic("KM751", f"policy: {error}")) from None
+    except ValidationError as error:
+        raise KernelmapError(Diagnostic("KM751", f"policy: {item['msg']}") for item in error.errors()) from None
 
 
 def _words(words: Sequence[str], flag: str, problems: list[Diagnostic]) -> list[tuple[str, Phase | None, str]]:
@@ -70,7 +75,8 @@ def _words(words: Sequence[str], flag: str, problems: list[Diagnostic]) -> list[
     for word in words:
         target, equals, name = word.partition("=")
         op, colon, phase = target.partition(":")
-        if not (op and equals and name) or (colon and phase not in {item.value for item in Phase}):
+        names = equals and _NAME.fullmatch(op) and _NAME.fullmatch(name)
+        if not names or (colon and phase not in {item.value for item in Phase}):
             problems.append(_malformed(flag, word, "OP[:PHASE]=ID, with phase init, prefill or decode"))
             continue
         found.append((op, Phase(phase) if colon else None, name))

@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 from kernelmap.spec import BuildSpec
 
+from kernelmap_providers.arguments import FLOATS_2, FLOATS_2_OUT, RANGE, Array, given
 from kernelmap_providers.elementary import all_finite, dot_lanes
 from kernelmap_providers.jit.compile import compiled, entry
-from kernelmap_providers.signatures import FLOATS_2, MATRIX, RANGE
 from kernelmap_providers.threads import run_ranges
-
-Array = np.ndarray[Any, Any]
 
 
 @entry
 def rows_range(begin: int, end: int, _worker: int, x: Any, weight: Any, y: Any) -> int:
-    """Rows ``begin`` to ``end - 1`` of y."""
+    """Rows ``begin`` to ``end - 1`` of y. Returns 0, or 1 + the first row of x that is not finite."""
     for row in range(begin, end):
         if not all_finite(x[row]):
             return row + 1
@@ -29,7 +27,7 @@ def rows_range(begin: int, end: int, _worker: int, x: Any, weight: Any, y: Any) 
 
 @entry
 def columns_range(begin: int, end: int, _worker: int, x: Any, weight: Any, y: Any) -> int:
-    """Columns ``begin`` to ``end - 1`` of y: each weight row is read once."""
+    """Columns ``begin`` to ``end - 1`` of y; each weight row is read once. Returns as `rows_range`."""
     for row in range(x.shape[0]):
         if not all_finite(x[row]):
             return row + 1
@@ -40,26 +38,29 @@ def columns_range(begin: int, end: int, _worker: int, x: Any, weight: Any, y: An
 
 
 def gemm_nt_fp32(spec: BuildSpec) -> Callable[..., int]:
-    """Builds the form for many rows: threads own ranges of rows (variant ``serial``: one thread)."""
-    return _build(spec, rows_range, lambda x, _weight: len(x))
+    """Builds the form for many rows: threads own ranges of rows (variant ``serial``: one thread).
+
+    On a nonzero status y is all NaN.
+    """
+    return _build(spec, rows_range, axis=0)
 
 
 def gemv_fp32(spec: BuildSpec) -> Callable[..., int]:
-    """Builds the form for few rows: threads own ranges of columns (variant ``serial``: one thread)."""
-    return _build(spec, columns_range, lambda _x, weight: len(weight))
+    """Builds the form for few rows: threads own ranges of columns (variant ``serial``: one thread).
+
+    On a nonzero status y is all NaN.
+    """
+    return _build(spec, columns_range, axis=1)
 
 
-def _build(spec: BuildSpec, kernel: Any, count: Callable[[Array, Array], int]) -> Callable[..., int]:
-    compiled(kernel, *RANGE, FLOATS_2, FLOATS_2, MATRIX)
+def _build(spec: BuildSpec, kernel: Any, axis: int) -> Callable[..., int]:
+    compiled(kernel, *RANGE, FLOATS_2, FLOATS_2, FLOATS_2_OUT)
     serial = spec.variant == "serial"
 
     def run(x: Array, weight: Array, y: Array, threads: int) -> int:
-        x, weight = np.ascontiguousarray(x), np.ascontiguousarray(weight)
-        status = run_ranges(kernel, count(x, weight), 1 if serial else threads, x, weight, y)
+        status = run_ranges(kernel, y.shape[axis], 1 if serial else threads, given(x), given(weight), y)
         if status:
             y.fill(np.nan)
         return status
 
     return run
-
-

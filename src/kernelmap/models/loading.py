@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -18,8 +18,6 @@ _CODES = {
     "extra_forbidden": "KM102",
     "literal_error": "KM104",
     "enum": "KM104",
-    "union_tag_invalid": "KM104",
-    "union_tag_not_found": "KM101",
     "string_pattern_mismatch": "KM105",
     "too_short": "KM106",
     "too_long": "KM106",
@@ -50,24 +48,33 @@ def pointer(parts: Sequence[str | int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
+    """One of pydantic's errors: the path in the file, and the union branches that it went through on the way."""
+
     path: tuple[str | int, ...]
-    union: tuple[str | int, ...] | None
-    branch: str
+    branches: tuple[tuple[tuple[str | int, ...], str], ...]
+    """(path of a union, branch of it that was tried), outermost first."""
     detail: Mapping[str, Any]
+    key: bool = False
+    """Whether the key itself is wrong, not its value."""
+
+    @property
+    def kind(self) -> str:
+        """Pydantic's name of the error."""
+        return str(self.detail["type"])
 
 
 def schema_diagnostics(source: JsonSource, model: type[BaseModel], error: ValidationError) -> list[Diagnostic]:
     """Placed diagnostics of a pydantic error, in the order of the file."""
-    found = [_walk(source.value, detail) for detail in error.errors(include_url=False)]
-    made = [_diagnostic(source, model, item) for item in _one_branch(found)]
+    value = source.value
+    found = [_walk(value, detail) for detail in error.errors(include_url=False)]
+    made = [_diagnostic(source, model, item) for item in _meant(found) if not _echo(item)]
     return sorted(made, key=lambda item: (item.place.line, item.place.column) if item.place else (0, 0))
 
 
 def _walk(value: Any, detail: Mapping[str, Any]) -> _Found:
-    """Splits pydantic's location into the path in the file and the union branch that it tried."""
+    """Splits pydantic's location into the path in the file and the union branches that it tried."""
     path: list[str | int] = []
-    union: tuple[str | int, ...] | None = None
-    branch = ""
+    branches: list[tuple[tuple[str | int, ...], str]] = []
     parts = list(detail["loc"])
     for index, part in enumerate(parts):
         last_missing = index == len(parts) - 1 and detail["type"] == "missing"
@@ -78,23 +85,50 @@ def _walk(value: Any, detail: Mapping[str, Any]) -> _Found:
         ):
             path.append(part)
             value = value[part]
-        elif union is None:
-            union, branch = tuple(path), str(part)
-    return _Found(tuple(path), union, branch, detail)
+        elif part != "[key]":
+            branches.append((tuple(path), str(part)))
+    return _Found(tuple(path), tuple(branches), detail, key=bool(parts) and parts[-1] == "[key]")
 
 
-def _one_branch(found: Sequence[_Found]) -> list[_Found]:
-    """Of the branches of a union that all failed, keeps the one that went deepest: the one that was meant."""
-    kept = [item for item in found if item.union is None]
-    groups: dict[tuple[str | int, ...], list[_Found]] = {}
+def _meant(found: Sequence[_Found], depth: int = 0) -> list[_Found]:
+    """Of the branches of a union that all failed, keeps the errors of the one that was meant; unions may nest."""
+    kept: list[_Found] = []
+    unions: dict[tuple[str | int, ...], dict[str, list[_Found]]] = {}
     for item in found:
-        if item.union is not None:
-            groups.setdefault(item.union, []).append(item)
-    for items in groups.values():
-        best = max(items, key=lambda item: (len(item.path), -_is_type_error(item.detail["type"])))
-        deepest = [item for item in items if item.branch == best.branch]
-        kept += deepest
+        if len(item.branches) <= depth:
+            kept.append(item)
+        else:
+            where, branch = item.branches[depth]
+            unions.setdefault(where, {}).setdefault(branch, []).append(item)
+    for where, branches in unions.items():
+        if all(_mistyped(items, where) for items in branches.values()):
+            kept.append(_any_type([item for items in branches.values() for item in items]))
+        else:
+            kept += _meant(min(branches.values(), key=lambda items: _distance(items, where)), depth + 1)
     return kept
+
+
+def _mistyped(items: Sequence[_Found], where: tuple[str | int, ...]) -> bool:
+    """Whether the value is of another type than a union's branch takes."""
+    return any(item.path == where and _is_type_error(item.kind) for item in items)
+
+
+def _distance(items: Sequence[_Found], where: tuple[str | int, ...]) -> tuple[bool, int, int]:
+    """How unlike a branch the value is: of another type, with other keys, or wrong only further inside."""
+    keys = sum(item.kind in ("missing", "extra_forbidden") for item in items)
+    return _mistyped(items, where), keys, -max(len(item.path) for item in items)
+
+
+def _any_type(items: Sequence[_Found]) -> _Found:
+    """One error for a value of a type that no branch of a union takes."""
+    expected = " or ".join(dict.fromkeys(_plain(str(item.detail["msg"])) for item in items))
+    return replace(items[0], detail={**items[0].detail, "ctx": {"expected": expected}})
+
+
+def _echo(item: _Found) -> bool:
+    """Whether pydantic calls a sequence too short only because it does not count items that were wrong themselves."""
+    given = item.detail.get("input")
+    return item.kind == "too_short" and isinstance(given, Sized) and len(given) >= item.detail["ctx"]["min_length"]
 
 
 def _is_type_error(kind: str) -> bool:
@@ -102,7 +136,7 @@ def _is_type_error(kind: str) -> bool:
 
 
 def _diagnostic(source: JsonSource, model: type[BaseModel], item: _Found) -> Diagnostic:
-    kind, detail = str(item.detail["type"]), item.detail
+    kind, detail = item.kind, item.detail
     context: Mapping[str, Any] = detail.get("ctx") or {}
     where = pointer(item.path)
     if kind == "missing":
@@ -112,7 +146,9 @@ def _diagnostic(source: JsonSource, model: type[BaseModel], item: _Found) -> Dia
         name = str(item.path[-1])
         near = nearest(name, _siblings(model, item.path[:-1]))
         return Diagnostic("KM102", f"unknown field {name!r}", place=source.place(where, key=True), near=near)
-    place = source.place(where)
+    if kind in ("union_tag_not_found", "union_tag_invalid"):
+        return _tag_problem(source, where, kind, context)
+    place = source.place(where, key=item.key)
     shown = _shown(detail.get("input"))
     if "code" in context:  # an ExpressionError
         return Diagnostic(
@@ -130,6 +166,19 @@ def _diagnostic(source: JsonSource, model: type[BaseModel], item: _Found) -> Dia
     near = nearest(str(detail.get("input")), _choices(context)) if code == "KM104" else ()
     titles = {"KM103": "wrong type", "KM104": "value not allowed", "KM105": "badly formed", "KM106": "out of bounds"}
     return Diagnostic(code, f"{name}: {titles[code]}", place=place, expected=expected, found=shown, near=near)
+
+
+def _tag_problem(source: JsonSource, where: str, kind: str, context: Mapping[str, Any]) -> Diagnostic:
+    """The field that says which of several forms an object has is missing, or names none of them."""
+    tag = str(context["discriminator"]).strip("'")
+    if kind == "union_tag_not_found":
+        return Diagnostic("KM101", f"missing field {tag!r}", place=source.place(where), help=f"add {tag!r} here")
+    expected, found = str(context["expected_tags"]), str(context["tag"])
+    near = nearest(found, _choices({"expected": expected}))
+    name, place = f"{where}/{tag}", source.place(f"{where}/{tag}")
+    return Diagnostic(
+        "KM104", f"{name}: value not allowed", place=place, expected=expected, found=_shown(found), near=near
+    )
 
 
 def _inside(place: Place, offset: int, width: int) -> Place:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import combinations
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
 
 from kernelmap.models.base import FileModel, Identifier, PortName, StrictModel, digest
 from kernelmap.vocabulary import Phase
@@ -41,6 +43,19 @@ class Policy(FileModel):
     evidence: EvidencePolicy = "warn"
     kill_switches: tuple[SwitchName, ...] = Field(default=(), description="Switches that are set.")
     options: Mapping[PortName, Identifier] = Field(default_factory=dict, description="Values of the circuit's options.")
+
+    @model_validator(mode="after")
+    def _one_pin(self) -> Policy:
+        """Two pins that could meet are refused: either would override the other."""
+        for one, other in combinations(self.pin, 2):
+            if (
+                one.op == other.op
+                and one.id != other.id
+                and (one.phase == other.phase or not (one.phase and other.phase))
+            ):
+                facts = {"op": one.op, "ids": f"{one.id} and {other.id}"}
+                raise PydanticCustomError("pin_conflict", "{op} is pinned to {ids}", facts)
+        return self
 
     @cached_property
     def digest(self) -> str:
