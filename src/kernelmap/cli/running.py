@@ -12,7 +12,7 @@ import typer
 
 from kernelmap.cli import options
 from kernelmap.cli.output import CLEAN, Format, emit, emit_json
-from kernelmap.decision_text import plan_text
+from kernelmap.decision_text import WIDTH, plan_text
 from kernelmap.errors import Diagnostic, KernelmapError
 from kernelmap.resolver import resolve
 from kernelmap.vocabulary import Phase
@@ -140,8 +140,11 @@ def _text(bind_seconds: float, session: Session, results: list[PhaseResult]) -> 
             f"{result.phase.value}: {result.rows} rows  {result.median * 1e3:.2f} ms a call (median)"
             f"  first {result.first:.2f} s"
         )
+        lines.append("  per op, all layers, least over calls")
         for (name, provider, variant), seconds in per_op.items():
-            lines.append(f"  {name:<16} {provider + ' ' + variant:<51} {seconds * 1e3:7.2f} ms")
+            lines.append(f"    {name:<17} {seconds * 1e3:9.2f} ms  {variant:<19} {provider}")
+            if len(lines[-1]) > WIDTH:
+                lines[-1] = f"    {name:<17} {seconds * 1e3:9.2f} ms  {variant}\n{'':<36}{provider}"
         if result.comparisons:
             lines.append("  relative rms against the recording      layer    tensor   median row")
             for item in result.comparisons:
