@@ -232,3 +232,18 @@ def test_scaffolded_provider_passes_check(tmp_path: Path) -> None:
     unknown = command("new", "provider", "other", "--group", group, "--package", "nobody")
     assert unknown.returncode == 1 and "KM904" in unknown.stderr
     assert not (package / "other.py").exists()
+
+
+def test_check_of_a_mixed_folder_reports_every_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A folder with a map, a circuit, a policy and two files that are nothing: each by its own kind."""
+    item = json.loads((ROOT / "kernel_maps/gemm_nt_fp32.json").read_text())
+    item |= {"id": "mine", "selection": item["selection"] | {"priority": 3}}
+    (tmp_path / "mine.json").write_text(json.dumps(item))
+    (tmp_path / "qwen35_moe.json").write_text((ROOT / "circuits/qwen35_moe.json").read_text())
+    (tmp_path / "policy.json").write_text('{"schema_version": 1, "exclude": []}')
+    code, out, _ = cli(capsys, "check", str(tmp_path))
+    assert code == 0 and "checked 1 map, 1 circuit, 1 other file: 0 errors" in out
+    (tmp_path / "what.json").write_text('{"a": 1}')
+    (tmp_path / "torn.json").write_text('{"a": ')
+    code, _, err = cli(capsys, "check", str(tmp_path))
+    assert code == 1 and "KM905" in err and "KM008" in err and "KM10" not in err

@@ -236,7 +236,7 @@ def test_no_flip_is_claimed_where_none_is_found() -> None:
     (candidate,) = [item for item in decision.candidates if item.id == NAME]
     assert [reason.code for reason in candidate.reasons] == ["KM403", "KM402", "KM405", "KM407", "KM411"]
     assert flip.changes == ()
-    assert flip.text == "no change of facts alone would select it"
+    assert flip.text == "no change of up to 3 facts would select it"
 
 
 def test_every_provider_that_was_not_selected_has_a_flip() -> None:

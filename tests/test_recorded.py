@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ def test_saved_arrays_read_back(tmp_path: Path) -> None:
     save_arrays(path, {"prefill/y/0": np.arange(6, dtype=np.float32).reshape(2, 3)})
     with np.load(path) as saved:
         assert saved["prefill/y/0"].tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert os.listdir(tmp_path) == ["out.npz"]
+    assert [found.name for found in tmp_path.iterdir()] == ["out.npz"]
 
 
 def test_nothing_is_left_when_saving_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +32,7 @@ def test_nothing_is_left_when_saving_fails(tmp_path: Path, monkeypatch: pytest.M
         save_arrays(path, {"y": np.zeros(3)})
     assert caught.value.diagnostics[0].code == "KM542"
     assert "No space left" in caught.value.diagnostics[0].message
-    assert path.read_bytes() == b"what was there before" and os.listdir(tmp_path) == ["out.npz"]
+    assert path.read_bytes() == b"what was there before" and [found.name for found in tmp_path.iterdir()] == ["out.npz"]
 
 
 def test_interrupt_while_saving_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +45,7 @@ def test_interrupt_while_saving_leaves_the_old_file(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(np, "savez_compressed", interrupted)
     with pytest.raises(KeyboardInterrupt):
         save_arrays(path, {"y": np.zeros(3)})
-    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["out.npz"]
+    assert path.read_bytes() == b"old" and [found.name for found in tmp_path.iterdir()] == ["out.npz"]
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

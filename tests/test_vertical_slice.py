@@ -93,7 +93,8 @@ def oracle_block(layer: int, hidden: np.ndarray) -> dict[str, np.ndarray]:
         expert_gate=tensor("ffn_gate_exps"), expert_up=tensor("ffn_up_exps"), expert_down=tensor("ffn_down_exps"),
     )["output"]  # fmt: skip
     out = call(
-        "q8_0_q8_0_shared_swiglu_fp32_sigmoid_gate_then_routed_add", {"H": 256, "I": 256}, {}, hidden=hidden, routed=moe,
+        "q8_0_q8_0_shared_swiglu_fp32_sigmoid_gate_then_routed_add", {"H": 256, "I": 256}, {},
+        hidden=hidden, routed=moe,
         shared_gate=tensor("ffn_gate_shexp"), shared_up=tensor("ffn_up_shexp"), shared_down=tensor("ffn_down_shexp"),
         gate_input=tensor("ffn_gate_inp_shexp").reshape(-1),
     )["output"]  # fmt: skip

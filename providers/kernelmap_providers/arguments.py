@@ -15,6 +15,13 @@ Array = np.ndarray[Any, Any]
 
 RANGE = (types.int64, types.int64, types.int64)
 """begin, end, worker: the first arguments of a range kernel."""
+
+
+def tuple_of(*parts: Any) -> Any:
+    """Numba's type of a tuple of these types."""
+    return types.Tuple(parts)  # type: ignore[no-untyped-call]
+
+
 FLOATS_1 = types.Array(types.float32, 1, "C", readonly=True)
 FLOATS_2 = types.Array(types.float32, 2, "C", readonly=True)
 INTS_2 = types.Array(types.int32, 2, "C", readonly=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,29 +64,50 @@ def check_all(maps: Sequence[Path] = (), circuits: Sequence[Path] = ()) -> Check
 
 def check_paths(paths: Sequence[Path], maps: Sequence[Path] = (), circuits: Sequence[Path] = ()) -> Checked:
     """Checks files and folders against the whole registry; only problems of these files are returned."""
-    files = [file for path in paths for file in _files(path)]
-    kinds = {file: kind_of(file) for file in files}
+    kinds, problems = _kinds(file for path in paths for file in _files(path))
     folders = {_map_folder(file, kind) for file, kind in kinds.items() if _in_registry(file, kind)}
-    loaded = read_registry((*maps, *sorted(folders)))
-    registry = loaded.registry
-    wanted = {str(file.resolve()) for file in files}
-    problems = [item for item in loaded.problems if item.place and str(Path(item.place.file).resolve()) in wanted]
-    own = [item for item in registry.maps.values() if str(Path(registry.sources[item.id].name).resolve()) in wanted]
-    problems += _functions(own, registry)
-    found, wrong = _circuits((file for file, kind in kinds.items() if kind == "circuit"), registry)
+    registry, found = _of_registry(kinds, (*maps, *sorted(folders)))
+    problems += found
+    files, wrong = _circuits((file for file, kind in kinds.items() if kind == "circuit"), registry)
     problems += wrong
     for file, kind in kinds.items():
         if kind in _PLAIN:
             problems += _plain(file, _PLAIN[kind])
         elif kind == "contract" and not _in_registry(file, kind):
             problems += _loose_contract(file)
-    if own and not errors_in(problems):
+    if not errors_in(problems):
         every, _ = _circuits(circuit_paths(circuits).values(), registry)
-        warnings = _lints(registry, [*every, *found])
-        problems += [w for w in warnings if w.place and str(Path(w.place.file).resolve()) in wanted]
+        mine = {str(file.resolve()) for file, kind in kinds.items() if kind == "kernel_map"}
+        problems += _about(mine, _lints(registry, [*every, *files]) if mine else ())
     count = list(kinds.values()).count
     others = sum(kind in _PLAIN for kind in kinds.values())
     return Checked(count("kernel_map"), count("contract"), count("circuit"), others, tuple(dict.fromkeys(problems)))
+
+
+def _kinds(files: Iterable[Path]) -> tuple[dict[Path, str], list[Diagnostic]]:
+    """Kind of each file; files that cannot be read or are none of ours are reported, all of them."""
+    kinds: dict[Path, str] = {}
+    problems: list[Diagnostic] = []
+    for file in files:
+        try:
+            kinds[file] = kind_of(file)
+        except KernelmapError as error:
+            problems.extend(error.diagnostics)
+    return kinds, problems
+
+
+def _of_registry(kinds: Mapping[Path, str], maps: Sequence[Path]) -> tuple[Registry, list[Diagnostic]]:
+    """The registry with the files' folders, and the problems of the maps, contracts and evidence among the files."""
+    loaded = read_registry(maps)
+    registry = loaded.registry
+    wanted = {str(file.resolve()) for file, kind in kinds.items() if kind in ("kernel_map", "contract", "evidence")}
+    own = [item for item in registry.maps.values() if str(Path(registry.sources[item.id].name).resolve()) in wanted]
+    return registry, [*_about(wanted, loaded.problems), *_functions(own, registry)]
+
+
+def _about(files: Set[str], problems: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """The problems that lie in some of the (resolved) files."""
+    return [item for item in problems if item.place and str(Path(item.place.file).resolve()) in files]
 
 
 def kind_of(path: Path) -> str:

@@ -40,7 +40,7 @@ class Flip:
     def text(self) -> str:
         """One line: ``selected with: --route …`` or ``selected if …``."""
         if not self.changes:
-            return "no change of facts alone would select it"
+            return f"no change of up to {MOST_CHANGES} facts would select it"
         if all(change.flag for change in self.changes):
             return "selected with: " + " ".join(change.flag for change in self.changes)
         return "selected if " + " and ".join(change.text for change in self.changes)

@@ -1,3 +1,5 @@
-"""Expert blocks. Schedules (``routed``, ``bucketed``, ``shared``) hold no arithmetic of a format; legs (``activations``,
-``dots``, ``segments``) hold no schedule, and are chosen by format when a schedule is compiled.
+"""Expert blocks.
+
+Schedules (``routed``, ``bucketed``, ``shared``) hold no arithmetic of a format; legs (``activations``, ``dots``,
+``segments``) hold no schedule, and are chosen by format when a schedule is compiled.
 """

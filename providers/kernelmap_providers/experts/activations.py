@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from kernelmap.vocabulary import FORMATS
 
+from kernelmap.vocabulary import FORMATS
 from kernelmap_providers.elementary import F32, ONE, ZERO, all_finite, rint32
 from kernelmap_providers.experts.workspace import align64, codes_at, floats_at, shorts_at
 from kernelmap_providers.jit.compile import jit
@@ -50,7 +50,7 @@ def extreme_of(x: Any) -> Any:
 
 
 @jit
-def quantize_q8_k(x: Any, act: Any) -> bool:
+def quantize_q8_k(x: Any, act: Any) -> Any:
     """fp32 row to q8_k. False, and a row of zeros, for a NaN or an infinity."""
     codes, d, sums = act
     fine = all_finite(x)
@@ -73,7 +73,7 @@ def quantize_q8_k(x: Any, act: Any) -> bool:
 
 
 @jit
-def quantize_q8_0(x: Any, act: Any) -> bool:
+def quantize_q8_0(x: Any, act: Any) -> Any:
     """fp32 row to q8_0. False for a NaN, an infinity, or a scale beyond fp16; the row is then of no use."""
     codes, d, _ = act
     fine = all_finite(x)
@@ -108,13 +108,13 @@ def act_q8_0(mine: Any, at: int, values: int) -> Any:
 
 
 @jit
-def act_bytes_q8_k(values: int) -> int:
+def act_bytes_q8_k(values: int) -> Any:
     """Scratch bytes of a q8_k row."""
     return align64(values) + align64(values // 64) + align64(values // 8)
 
 
 @jit
-def act_bytes_q8_0(values: int) -> int:
+def act_bytes_q8_0(values: int) -> Any:
     """Scratch bytes of a q8_0 row."""
     return align64(values) + align64(values // 8)
 

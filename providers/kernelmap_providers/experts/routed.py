@@ -6,11 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from kernelmap.spec import BuildSpec
-from kernelmap.vocabulary import FORMATS
 from numba import types
 
-from kernelmap_providers.arguments import FLOATS_2, FLOATS_2_OUT, INTS_2, RANGE, SCRATCH, Array, given, rows_of_workers
+from kernelmap.spec import BuildSpec
+from kernelmap.vocabulary import FORMATS
+from kernelmap_providers.arguments import (
+    FLOATS_2,
+    FLOATS_2_OUT,
+    INTS_2,
+    RANGE,
+    SCRATCH,
+    Array,
+    given,
+    rows_of_workers,
+    tuple_of,
+)
 from kernelmap_providers.elementary import ZERO, all_finite
 from kernelmap_providers.experts.activations import act_bytes, act_views, quantize_row
 from kernelmap_providers.experts.dots import dot_row
@@ -70,7 +80,7 @@ def moe_swiglu_expert_forward_q4k_q5k(spec: BuildSpec) -> Callable[..., int]:
         raise ValueError(f"gate {names[0]} and up {names[1]} take different activation formats")
     formats = tuple(Static(name) for name in names)
     experts, width = spec.dims["E"], spec.dims["I"]
-    statics = types.Tuple([StaticType((name,)) for name in names])
+    statics = tuple_of(*(StaticType((name,)) for name in names))
     ports = FLOATS_2_OUT, FLOATS_2, INTS_2, FLOATS_2
     compiled(tokens_range, *RANGE, statics, *ports, STORED, STORED, STORED, types.int64, types.int64, SCRATCH)
     serial = spec.variant == "serial"

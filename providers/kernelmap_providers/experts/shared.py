@@ -6,10 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from kernelmap.spec import BuildSpec
 from numba import types
 
-from kernelmap_providers.arguments import FLOATS_1, FLOATS_2, FLOATS_2_OUT, RANGE, SCRATCH, Array, given, rows_of_workers
+from kernelmap.spec import BuildSpec
+from kernelmap_providers.arguments import (
+    FLOATS_1,
+    FLOATS_2,
+    FLOATS_2_OUT,
+    RANGE,
+    SCRATCH,
+    Array,
+    given,
+    rows_of_workers,
+    tuple_of,
+)
 from kernelmap_providers.elementary import all_finite, dot_lanes, sigmoid32
 from kernelmap_providers.experts.activations import act_bytes, act_views, quantize_row
 from kernelmap_providers.experts.dots import dot_row
@@ -55,7 +65,7 @@ def moe_swiglu_shared_forward_q8_0_gated(spec: BuildSpec) -> Callable[..., int]:
     names = spec.dtypes["shared_gate"], spec.dtypes["shared_up"], spec.dtypes["shared_down"]
     formats = tuple(Static(name) for name in names)
     width = spec.dims["I"]
-    statics = types.Tuple([StaticType((name,)) for name in names])
+    statics = tuple_of(*(StaticType((name,)) for name in names))
     ports = FLOATS_2_OUT, FLOATS_2, FLOATS_2, STORED, STORED, STORED, FLOATS_1
     compiled(tokens_range, *RANGE, statics, *ports, types.int64, SCRATCH)
     serial = spec.variant == "serial"

@@ -6,9 +6,9 @@ import numpy as np
 from numba import types
 from numpy.lib.stride_tricks import as_strided
 
-from kernelmap_providers.arguments import BYTES_1, Array, given
+from kernelmap_providers.arguments import BYTES_1, Array, given, tuple_of
 
-STORED = types.Tuple((BYTES_1, types.int64, types.int64))
+STORED = tuple_of(BYTES_1, types.int64, types.int64)
 """(bytes, bytes from expert to expert, bytes from row to row)."""
 Stored = tuple[Array, int, int]
 

@@ -13,7 +13,6 @@ from types import ModuleType
 import numpy as np
 
 from kernelmap.vocabulary import FORMATS
-
 from kernelmap_providers.formats.bits import Array, Bytes, Floats, finite_scales
 
 MODULES = (

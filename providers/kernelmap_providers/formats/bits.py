@@ -48,7 +48,7 @@ def random_bytes(rng: np.random.Generator, blocks: tuple[int, ...], count: int) 
 
 
 def random_halves(rng: np.random.Generator, blocks: tuple[int, ...], low: int, high: int) -> Bytes:
-    """Random fp16 scales as bytes ``[*blocks, 2]``: magnitude 2**low to 2**high, one in 16 zero, one in 16 subnormal."""
+    """Random fp16 scales as bytes ``[*blocks, 2]``: 2**low to 2**high, either sign, 1/16 zero, 1/16 subnormal."""
     magnitude = np.exp2(rng.uniform(low, high, blocks))
     kind = rng.integers(0, 16, blocks)
     magnitude = np.where(kind == 0, 0.0, np.where(kind == 1, rng.integers(1, 1024, blocks) * 2.0**-24, magnitude))

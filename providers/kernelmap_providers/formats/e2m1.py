@@ -1,4 +1,4 @@
-"""The numbers of MXFP4: E2M1 codes under a shared E8M0 exponent (OCP Microscaling Formats 1.0, sections 5.3.3 and 5.4.1)."""
+"""The numbers of MXFP4: E2M1 codes under a shared E8M0 exponent (OCP Microscaling Formats 1.0, 5.3.3 and 5.4.1)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SCALES = ((0, "f2"), (2, "f2"))
 
 
 def fields(rows: Bytes) -> tuple[Floats, Floats, Bytes, Bytes, Bytes]:
-    """Of rows ``[..., row_bytes]``: d and dmin ``[..., B]``, scales and minima ``[..., B, 8]``, codes ``[..., B, 8, 32]``."""
+    """Of rows ``[..., row_bytes]``: d, dmin ``[..., B]``, scales, minima ``[..., B, 8]``, codes ``[..., B, 8, 32]``."""
     block = blocks_of(rows, BYTES)
     scales, minima = k_scales.unpack(block[..., 4:16])
     return half(block, 0), half(block, 2), scales, minima, nibbles(block[..., 16:144])

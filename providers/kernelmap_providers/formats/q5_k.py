@@ -22,11 +22,12 @@ SCALES = ((0, "f2"), (2, "f2"))
 
 
 def fields(rows: Bytes) -> tuple[Floats, Floats, Bytes, Bytes, Bytes]:
-    """Of rows ``[..., row_bytes]``: d and dmin ``[..., B]``, scales and minima ``[..., B, 8]``, codes ``[..., B, 8, 32]``."""
+    """Of rows ``[..., row_bytes]``: d, dmin ``[..., B]``, scales, minima ``[..., B, 8]``, codes ``[..., B, 8, 32]``."""
     block = blocks_of(rows, BYTES)
     scales, minima = k_scales.unpack(block[..., 4:16])
-    fifth = (block[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & 1
-    return half(block, 0), half(block, 2), scales, minima, nibbles(block[..., 48:176]) | (fifth << 4)
+    fifth: Bytes = (block[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & 1
+    codes: Bytes = nibbles(block[..., 48:176]) | (fifth << 4)
+    return half(block, 0), half(block, 2), scales, minima, codes
 
 
 def decode(rows: Bytes) -> Floats:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from kernelmap.spec import BuildSpec
 
+from kernelmap.spec import BuildSpec
 from kernelmap_providers.arguments import FLOATS_2, FLOATS_2_OUT, RANGE, Array, given
 from kernelmap_providers.elementary import all_finite, dot_lanes
 from kernelmap_providers.jit.compile import compiled, entry

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-
 from kernelmap_providers.jit.generic import generic
 from kernelmap_providers.packed.layouts import PACKED_FORMATS
 from kernelmap_providers.simd.block import GROUP_ROWS

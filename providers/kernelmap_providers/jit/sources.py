@@ -26,6 +26,11 @@ def source_digest(module: str) -> str:
     return digest.hexdigest()
 
 
+def has_sources(module: str) -> bool:
+    """Whether ``module`` is an importable Python file, so that its digest means something."""
+    return module != "__main__" and _source_path(module) is not None
+
+
 def transitive_modules(module: str) -> frozenset[str]:
     """``module`` and every module of its top-level package or of this one that it imports, transitively.
 

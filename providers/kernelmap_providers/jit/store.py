@@ -27,7 +27,7 @@ from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
 from kernelmap_providers.jit.location import cache_root
-from kernelmap_providers.jit.sources import source_digest
+from kernelmap_providers.jit.sources import has_sources, source_digest
 
 MAX_AGE_SECONDS = 90 * 24 * 3600
 """Files that nobody loaded for so long are removed: they belong to sources that have changed."""
@@ -74,7 +74,8 @@ class SourceCache(_Cache):  # type: ignore[misc]
 
     def __init__(self, function: Any) -> None:
         self._function = function
-        self._enabled = True
+        # Functions of a script or an interactive session have no module file to digest, so they are never kept.
+        self._enabled = has_sources(function.__module__)
 
     @property
     def cache_path(self) -> str:
@@ -94,7 +95,7 @@ class SourceCache(_Cache):  # type: ignore[misc]
         if self._enabled:
             path = self._file(sig, target_context.codegen())
             try:
-                payload = pickle.loads(path.read_bytes())  # noqa: S301 - the user's own cache, as Numba's is
+                payload = pickle.loads(path.read_bytes())
                 result = CompileResult._rebuild(target_context, *payload)
                 os.utime(path)
             except FileNotFoundError:
@@ -119,8 +120,8 @@ class SourceCache(_Cache):  # type: ignore[misc]
         _tell(self._function, sig, "compiled")
 
     def enable(self) -> None:
-        """Use the disk."""
-        self._enabled = True
+        """Use the disk, if the function's sources can be found."""
+        self._enabled = has_sources(self._function.__module__)
 
     def disable(self) -> None:
         """Leave the disk alone."""

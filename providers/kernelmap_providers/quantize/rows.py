@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 from kernelmap_providers.jit.generic import generic
 from kernelmap_providers.quantize import q8_0, q8_k
 from kernelmap_providers.quantize.layouts import ACT_LAYOUTS

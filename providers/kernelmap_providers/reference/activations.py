@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from kernelmap.vocabulary import FORMATS
 
+from kernelmap.vocabulary import FORMATS
 from kernelmap_providers.formats import module_of
 from kernelmap_providers.reference.elementary import Floats
 from kernelmap_providers.reference.refusal import RefusedRow, demand_finite

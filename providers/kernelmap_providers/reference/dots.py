@@ -29,7 +29,9 @@ def _codes(values: Array, *shape: int) -> Array:
     return values.astype(np.int32).reshape(*values.shape[:-1], *shape)
 
 
-def dot_scale_min(rows: Bytes, act: Bytes, fields: Callable[[Bytes], tuple[Array, Array, Array, Array, Array]]) -> Floats:
+def dot_scale_min(
+    rows: Bytes, act: Bytes, fields: Callable[[Bytes], tuple[Array, Array, Array, Array, Array]]
+) -> Floats:
     """q4_k and q5_k with q8_k: ``acc + d_x * (d * I - dmin * J)``."""
     d, dmin, scales, minima, codes = fields(rows)
     d_x, q, _ = q8_k.fields(act)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from kernelmap.spec import BuildSpec
 
+from kernelmap.spec import BuildSpec
 from kernelmap_providers.reference.activations import quantized
 from kernelmap_providers.reference.dots import dot
 from kernelmap_providers.reference.elementary import Floats, dot_lanes, sigmoid, swiglu

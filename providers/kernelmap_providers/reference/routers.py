@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from kernelmap.spec import BuildSpec
 
+from kernelmap.spec import BuildSpec
 from kernelmap_providers.reference.elementary import F32, Floats, exp32, sigmoid, sum_lanes
 from kernelmap_providers.reference.refusal import demand_finite
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from kernelmap.spec import BuildSpec
 from numba import types
 
+from kernelmap.spec import BuildSpec
 from kernelmap_providers.arguments import (
     FLOATS_1,
     FLOATS_2,

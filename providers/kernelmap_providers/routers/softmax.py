@@ -6,10 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from kernelmap.spec import BuildSpec
 from numba import types
 
-from kernelmap_providers.arguments import FLOATS_2, FLOATS_2_OUT, INTS_2_OUT, RANGE, SCRATCH, Array, given, rows_of_workers
+from kernelmap.spec import BuildSpec
+from kernelmap_providers.arguments import (
+    FLOATS_2,
+    FLOATS_2_OUT,
+    INTS_2_OUT,
+    RANGE,
+    SCRATCH,
+    Array,
+    given,
+    rows_of_workers,
+)
 from kernelmap_providers.elementary import all_finite, exp32, sum_lanes
 from kernelmap_providers.jit.compile import compiled, entry, jit
 from kernelmap_providers.routers.selection import CLAMP, chain_sum, run_rows, take_largest

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from llvmlite import ir
 
-from kernelmap_providers.simd.emit import F16, I8, I16, I32, Emitter, Value, constant, vector
+from kernelmap_providers.simd.emit import F16, I8, Emitter, Value, vector
 
 GROUP_ROWS = 8
 STAGE_VALUES = 32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -14,7 +14,7 @@ from kernelmap_providers.simd.target import Form
 from kernelmap_providers.simd.tile import ARGUMENTS, TileShape, tile_function
 
 
-@lru_cache(maxsize=None)
+@cache
 def tile(fmt: BlockFormat, form: Form, shape: TileShape) -> Any:
     """Intrinsic of a packed tile; arguments as in ``tile.ARGUMENTS``, all int64."""
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import models, register_model
 from numba.core.imputils import lower_constant
+from numba.extending import models, register_model
 
 from kernelmap_providers.simd.emit import F16, F32, I8, I16, I32, I64, vector
 from kernelmap_providers.simd.static import Static, StaticType

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from kernelmap.collection import collection_paused
 from kernelmap.models.base import FileModel, Scalar, StrictModel, canonical_json, digest
 from kernelmap.models.policy import Policy
 from kernelmap.vocabulary import Phase, Status
@@ -139,4 +140,5 @@ class Plan(FileModel):
     @cached_property
     def digest(self) -> str:
         """``sha256:`` over `canonical`."""
-        return digest(self._value())
+        with collection_paused():
+            return digest(self._value())
