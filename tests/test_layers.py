@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kernelmap.checks", "kernelmap.budget", "kernelmap.residency"),
     ("kernelmap.resolver",),
     ("kernelmap.explain", "kernelmap.explanation", "kernelmap.decision_text", "kernelmap.check", "kernelmap.scaffold"),
-    ("kernelmap.planner",),
+    ("kernelmap.planner", "kernelmap.weight_checks"),
     ("kernelmap.bind",),
     ("kernelmap.session", "kernelmap.recorded"),
     ("kernelmap.cli", "kernelmap.__main__"),

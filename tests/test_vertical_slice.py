@@ -203,3 +203,20 @@ def test_bind_demands_the_features_that_the_plan_needs() -> None:
     assert [item.code for item in caught.value.diagnostics] == ["KM505"]
     with pytest.raises(KernelmapError):
         resolve(CIRCUIT.circuit, CIRCUIT.source, MODEL, registry, load_host("avx2_2core"))
+
+
+def test_damaged_weights_are_refused_at_bind(tmp_path: Path) -> None:
+    """An infinite block factor in the model file: tensor and row are named, and nothing runs."""
+    data = bytearray((DATA / "qwen35moe.gguf").read_bytes())
+    tensor = MODEL.tensor("blk.1.ffn_down_shexp.weight")
+    assert tensor.offset is not None and tensor.format == "q8_0"
+    row_bytes = tensor.nbytes // tensor.shape[0]
+    data[tensor.offset + 7 * row_bytes + 34 : tensor.offset + 7 * row_bytes + 36] = b"\x00\x7c"
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(data)
+    model = read_inventory(path)
+    plan = resolve(CIRCUIT.circuit, CIRCUIT.source, model, REGISTRY, probe_host())
+    with pytest.raises(BindError) as caught:
+        bind(plan, CIRCUIT, REGISTRY, model)
+    (problem,) = caught.value.diagnostics
+    assert problem.code == "KM511" and "blk.1.ffn_down_shexp.weight" in problem.message and "row 7" in problem.message

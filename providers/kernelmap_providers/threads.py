@@ -77,8 +77,8 @@ def run_ranges(kernel: RangeKernel, count: int, threads: int, *args: Any) -> int
     """Runs ``kernel`` over ``range(count)`` cut into at most ``threads`` contiguous parts of nearly equal size.
 
     Part i is run with ``worker = i`` below ``threads``; part 0 in the calling thread. Returns the least nonzero status,
-    or 0. Safe from several Python threads at once. Raises what a kernel raises, after all parts have ended: no part still
-    writes when this returns.
+    or 0. Safe from several Python threads at once. Raises what a kernel raises, after all parts have ended: no part
+    still writes when this returns.
     """
     parts = min(threads, count)
     if parts <= 1:

@@ -27,6 +27,7 @@ from kernelmap.registry import Registry
 from kernelmap.resolver import cases_of, kill_switches
 from kernelmap.spec import BuildSpec
 from kernelmap.vocabulary import Device, Phase
+from kernelmap.weight_checks import weight_problems
 
 _EXTRAS = {"torch": "torch"}
 """Packages that an optional extra of kernelmap brings, by module."""
@@ -88,18 +89,19 @@ def bind(
     host: Host | None = None,
     environ: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    check_weights: bool = True,
 ) -> BoundPlan:
     """Verifies digests, host, kill switches and signatures, builds the providers and prepares weights.
 
-    ``host`` is the machine that will run (probed by default). Raises BindError with everything that does not fit.
+    ``host`` is the machine that will run (probed by default). ``check_weights`` refuses weight blocks whose factors are
+    not finite, which reads every block once. Raises BindError with everything that does not fit.
     """
-    problems = _recheck(
-        plan, circuit, registry, inventory, host or probe_host(), os.environ if environ is None else environ
-    )
+    host = host or probe_host()
+    problems = _recheck(plan, circuit, registry, inventory, host, os.environ if environ is None else environ)
     if problems:
         raise BindError(problems)
     elaborated = elaborate(circuit.circuit, circuit.source, inventory, registry.contracts, plan.options)
-    binder = _Binder(plan, registry, inventory, progress or _silent)
+    binder = _Binder(plan, registry, inventory, host, progress or _silent, check_weights)
     steps = binder.run(elaborated)
     if binder.problems:
         raise BindError(binder.problems)
@@ -165,7 +167,9 @@ class _Binder:
     plan: Plan
     registry: Registry
     inventory: Inventory
+    host: Host
     progress: Progress
+    check_weights: bool
     problems: list[Diagnostic] = field(default_factory=list)
     prepared: dict[tuple[str, tuple[int, int] | None, str], Any] = field(default_factory=dict)
     sizes: dict[tuple[str, tuple[int, int] | None, str], int] = field(default_factory=dict)
@@ -214,9 +218,7 @@ class _Binder:
             declared = item.impl.by_name[planned.name]
             if not planned.enabled:
                 continue
-            spec = build_spec(
-                item, shared, planned.name, tuple(sorted(name for name, has in self.plan.host.isa.items() if has))
-            )
+            spec = build_spec(item, shared, planned.name, tuple(sorted(self.host.isa)))
             try:
                 run = load_runner(item, shared.contract, spec)
             except KernelmapError as error:
@@ -237,6 +239,8 @@ class _Binder:
         name = weight.tensor.name
         if name not in self.raw:
             self.raw[name] = open_tensor(self.inventory, name)
+            if self.check_weights:
+                self.problems += weight_problems(name, weight.tensor.format, self.raw[name])
         array = self.raw[name]
         return array if weight.rows is None else array[..., weight.rows[0] : weight.rows[1], :]
 

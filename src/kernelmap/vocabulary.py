@@ -41,6 +41,10 @@ class Format:
     """Activation partner in dot products (``{port.act}`` of the templates); None if the format is no weight format."""
     ggml_type: int | None = None
     """ggml's type number, as GGUF files store it."""
+    halves: tuple[int, ...] = ()
+    """Byte offsets of a block's fp16 factors."""
+    exponent: int | None = None
+    """Byte offset of a block's E8M0 exponent (255 is NaN)."""
 
     def row_bytes(self, values: int) -> int:
         """Bytes of a row of ``values`` values. Raises ValueError unless ``values`` is a multiple of the block."""
@@ -61,19 +65,19 @@ _FORMATS = (
     Format("u8", 1, 1),
     Format("u32", 1, 4),
     Format("bool", 1, 1),
-    Format("q4_0", 32, 18, "q8_0", 2),
-    Format("q4_1", 32, 20, "q8_1", 3),
-    Format("q5_0", 32, 22, "q8_0", 6),
-    Format("q5_1", 32, 24, "q8_1", 7),
-    Format("q8_0", 32, 34, "q8_0", 8),
-    Format("q8_1", 32, 36, None, 9),
-    Format("q2_k", 256, 84, "q8_k", 10),
-    Format("q3_k", 256, 110, "q8_k", 11),
-    Format("q4_k", 256, 144, "q8_k", 12),
-    Format("q5_k", 256, 176, "q8_k", 13),
-    Format("q6_k", 256, 210, "q8_k", 14),
+    Format("q4_0", 32, 18, "q8_0", 2, halves=(0,)),
+    Format("q4_1", 32, 20, "q8_1", 3, halves=(0, 2)),
+    Format("q5_0", 32, 22, "q8_0", 6, halves=(0,)),
+    Format("q5_1", 32, 24, "q8_1", 7, halves=(0, 2)),
+    Format("q8_0", 32, 34, "q8_0", 8, halves=(0,)),
+    Format("q8_1", 32, 36, None, 9, halves=(0, 2)),
+    Format("q2_k", 256, 84, "q8_k", 10, halves=(80, 82)),
+    Format("q3_k", 256, 110, "q8_k", 11, halves=(108,)),
+    Format("q4_k", 256, 144, "q8_k", 12, halves=(0, 2)),
+    Format("q5_k", 256, 176, "q8_k", 13, halves=(0, 2)),
+    Format("q6_k", 256, 210, "q8_k", 14, halves=(208,)),
     Format("q8_k", 256, 292, None, 15),
-    Format("mxfp4", 32, 17, "q8_0", 39),
+    Format("mxfp4", 32, 17, "q8_0", 39, exponent=0),
     Format("mxfp4_interleaved", 32, 16, "fp32"),
 )
 

@@ -1,4 +1,4 @@
-"""Routed experts, bucketed: every hidden row is quantized once; slot by slot, tokens sorted by expert meet packed weights.
+"""Routed experts, bucketed: every hidden row is quantized once; slot by slot, sorted tokens meet packed weights.
 
 Between passes all threads meet, so that slots add up in order whatever the schedule. Merging all slots at the end
 instead would need K rows of fp32 a token: 268 MB at 4096 tokens, 8 slots and 2048 values.

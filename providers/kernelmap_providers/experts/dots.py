@@ -53,27 +53,30 @@ def unpack_nibbles(w: Any, scales: int, codes: int, out: Any) -> None:
     """``scale * (low four bits)`` of 256 values as int16."""
     for g in range(4):
         low, high = np.int16(scale_at(w, scales, 2 * g)), np.int16(scale_at(w, scales, 2 * g + 1))
-        for j in range(32):
-            byte = w[codes + 32 * g + j]
-            out[64 * g + j] = low * np.int16(byte & 15)
-            out[64 * g + 32 + j] = high * np.int16(byte >> 4)
+        packed = w[codes + 32 * g : codes + 32 * g + 32]
+        first, second = out[64 * g : 64 * g + 32], out[64 * g + 32 : 64 * g + 64]
+        for j in range(len(packed)):
+            first[j] = low * np.int16(packed[j] & 15)
+            second[j] = high * np.int16(packed[j] >> 4)
 
 
 @jit
 def add_fifth_bits(w: Any, scales: int, bits: int, out: Any) -> None:
     """Add ``scale * 16`` where bit s of byte l is set, for value 32 s + l."""
+    fifth = w[bits : bits + 32]
     for s in range(8):
         step = np.int16(16 * scale_at(w, scales, s))
-        for j in range(32):
-            out[32 * s + j] += step * np.int16((w[bits + j] >> s) & 1)
+        values = out[32 * s : 32 * s + 32]
+        for j in range(len(fifth)):
+            values[j] += step * np.int16((fifth[j] >> s) & 1)
 
 
 @jit
-def int_dot(unpacked: Any, codes: Any, at: int, count: int) -> Any:
-    """Exact sum of int16 times int8 products."""
+def int_dot(unpacked: Any, codes: Any) -> Any:
+    """Exact sum of int16 times int8 products. Slices, not offsets: a computed index keeps the loop scalar."""
     total = I32(0)
-    for k in range(count):
-        total = I32(total + I32(unpacked[k]) * I32(codes[at + k]))
+    for k in range(len(codes)):
+        total = I32(total + I32(unpacked[k]) * I32(codes[k]))
     return total
 
 
@@ -90,7 +93,7 @@ def minima_dot(w: Any, scales: int, sums: Any, at: int) -> Any:
 def scale_min_step(w: Any, at: int, b: int, act: Any, unpacked: Any, acc: Any) -> Any:
     """The fp32 step of q4_k and q5_k: ``acc + d_x * (d * I - dmin * J)``."""
     codes, d, sums = act
-    total = int_dot(unpacked, codes, 256 * b, 256)
+    total = int_dot(unpacked, codes[256 * b : 256 * b + 256])
     offset = minima_dot(w, at + 4, sums, 16 * b)
     return acc + d[b] * (half(w, at) * F32(total) - half(w, at + 2) * F32(offset))
 
@@ -125,9 +128,7 @@ def dot_q8_0(w: Any, at: int, act: Any, unpacked: Any) -> Any:
     acc = ZERO
     for b in range(len(d)):
         block = at + 34 * b
-        total = I32(0)
-        for k in range(32):
-            total = I32(total + I32(np.int8(w[block + 2 + k])) * I32(codes[32 * b + k]))
+        total = int_dot(w[block + 2 : block + 34].view(np.int8), codes[32 * b : 32 * b + 32])
         acc = acc + (half(w, block) * d[b]) * F32(total)
     return acc
 

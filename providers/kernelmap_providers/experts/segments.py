@@ -22,15 +22,16 @@ SEGMENT_TOKENS = 16
 @jit
 def unpack_codes(w: Any, at: int, out: Any) -> None:
     """``scale * (low four bits)`` of 8 rows x 256 values of the packed block at ``at``, as int16 row by row."""
+    block = w[at : at + 1184]
     for s in range(8):
-        for g in range(4):
-            for r in range(8):
-                scale = np.int16(w[at + 32 + 8 * s + r])
-                source, place = at + 160 + 128 * s + 32 * g + 4 * r, 256 * r + 32 * s + 4 * g
+        for r in range(8):
+            scale = np.int16(block[32 + 8 * s + r])
+            values = out[256 * r + 32 * s : 256 * r + 32 * s + 32]
+            for g in range(4):
+                packed = block[160 + 128 * s + 32 * g + 4 * r : 164 + 128 * s + 32 * g + 4 * r]
                 for i in range(4):
-                    byte = w[source + i]
-                    out[place + i] = scale * np.int16(byte & 15)
-                    out[place + 16 + i] = scale * np.int16(byte >> 4)
+                    values[4 * g + i] = scale * np.int16(packed[i] & 15)
+                    values[16 + 4 * g + i] = scale * np.int16(packed[i] >> 4)
 
 
 @jit
@@ -44,12 +45,15 @@ def unpack_q4_k_x8(w: Any, at: int, out: Any) -> int:
 def unpack_q5_k_x8(w: Any, at: int, out: Any) -> int:
     """Unpacks a q5_k_x8 block; its bytes."""
     unpack_codes(w, at, out)
+    block = w[at : at + 1440]
     for s in range(8):
         for r in range(8):
-            step = np.int16(16 * int(w[at + 32 + 8 * s + r]))
-            source, place = at + 1184 + 32 * s + 4 * r, 256 * r + 32 * s
-            for k in range(32):
-                out[place + k] += step * np.int16((w[source + k // 8] >> (k % 8)) & 1)
+            step = np.int16(16 * np.int16(block[32 + 8 * s + r]))
+            fifth = block[1184 + 32 * s + 4 * r : 1188 + 32 * s + 4 * r]
+            values = out[256 * r + 32 * s : 256 * r + 32 * s + 32]
+            for j in range(4):
+                for i in range(8):
+                    values[8 * j + i] += step * np.int16((fifth[j] >> i) & 1)
     return 1440
 
 
@@ -68,12 +72,12 @@ def _unpack_block(weight: Any, w: Any, at: Any, out: Any) -> Any:
 
 
 @jit
-def minima_of_row(w: Any, at: int, r: int, sums: Any, first: int) -> Any:
-    """Exact sum over sub-blocks of row r's minimum times the sum of the activation's codes."""
+def minima_of_row(w: Any, at: int, r: int, sums: Any) -> Any:
+    """Exact sum over sub-blocks of row r's minimum times the sum of the activation's codes (16 ``sums`` of the block)."""
+    minima = w[at + 96 : at + 160]
     total = I32(0)
     for s in range(8):
-        minimum = I32(w[at + 96 + 16 * (s // 2) + 2 * r + s % 2])
-        total = I32(total + minimum * (sums[first + 2 * s] + sums[first + 2 * s + 1]))
+        total = I32(total + I32(minima[16 * (s // 2) + 2 * r + s % 2]) * (sums[2 * s] + sums[2 * s + 1]))
     return total
 
 
@@ -93,7 +97,7 @@ def dot_group(weight: Any, w: Any, at: int, acts: Any, rows: Any, count: int, un
             mine = unpacked[256 * r : 256 * r + 256]
             for t in range(count):
                 token = rows[t]
-                total = int_dot(mine, codes[token], 256 * b, 256)
-                low = minima_of_row(w, at, r, sums[token], 16 * b)
+                total = int_dot(mine, codes[token, 256 * b : 256 * b + 256])
+                low = minima_of_row(w, at, r, sums[token, 16 * b : 16 * b + 16])
                 acc[8 * t + r] = acc[8 * t + r] + d[token, b] * (scale * F32(total) - offset * F32(low))
         at += block_bytes

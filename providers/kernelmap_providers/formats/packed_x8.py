@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from kernelmap_providers.formats import q4_k, q5_k
@@ -46,8 +48,9 @@ def pack(layout: str, rows: Bytes) -> Bytes:
 def _nibbles(codes: Bytes) -> Bytes:
     """Codes ``[N, B, 8, 32]`` as bytes ``[N, B, 8, 4, 4]``: value l beside value 16 + l."""
     low = codes & 15
-    paired: Bytes = low[..., :16] | (low[..., 16:] << 4)
-    return paired.reshape(*codes.shape[:-1], 4, 4)
+    paired: Any = low[..., :16] | (low[..., 16:] << 4)
+    nibbles: Bytes = paired.reshape(*codes.shape[:-1], 4, 4)
+    return nibbles
 
 
 def _by_group(values: Bytes, *outer: int) -> Bytes:

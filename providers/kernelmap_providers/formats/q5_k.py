@@ -11,6 +11,8 @@ Source: ggml-common.h, block_q5_K; ggml-quants.c, dequantize_row_q5_K.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from kernelmap_providers.formats import k_scales
@@ -25,8 +27,8 @@ def fields(rows: Bytes) -> tuple[Floats, Floats, Bytes, Bytes, Bytes]:
     """Of rows ``[..., row_bytes]``: d, dmin ``[..., B]``, scales, minima ``[..., B, 8]``, codes ``[..., B, 8, 32]``."""
     block = blocks_of(rows, BYTES)
     scales, minima = k_scales.unpack(block[..., 4:16])
-    fifth: Bytes = (block[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & 1
-    codes: Bytes = nibbles(block[..., 48:176]) | (fifth << 4)
+    fifth: Any = (block[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & 1
+    codes: Any = nibbles(block[..., 48:176]) | (fifth << 4)
     return half(block, 0), half(block, 2), scales, minima, codes
 
 

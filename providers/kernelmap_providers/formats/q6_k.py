@@ -27,7 +27,7 @@ Signed = np.ndarray[Any, np.dtype[np.int8]]
 
 
 def fields(rows: Bytes) -> tuple[Floats, Signed, Signed]:
-    """Of rows ``[..., row_bytes]``: d ``[..., B]``, int8 scales ``[..., B, 16]`` and codes - 32 ``[..., B, 16, 16]``."""
+    """Of rows ``[..., row_bytes]``: d ``[..., B]``, int8 scales ``[..., B, 16]``, codes - 32 ``[..., B, 16, 16]``."""
     block = blocks_of(rows, BYTES)
     lead = block.shape[:-1]
     low = block[..., 0:128].reshape(*lead, 2, 1, 64)

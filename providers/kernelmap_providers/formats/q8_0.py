@@ -56,7 +56,7 @@ def quantize_rows(x: Floats) -> tuple[Bytes, Flags]:
 def quantize_blocks(x: Floats) -> tuple[Floats, Signed, Flags]:
     """d ``[R, B]`` before narrowing, codes ``[R, B, 32]``, refused ``[R]``: what q8_0 and q8_1 share."""
     block = x.reshape(len(x), -1, VALUES)
-    refused: Flags = ~np.isfinite(x).all(axis=1)
+    refused: Any = ~np.isfinite(x).all(axis=1)
     block = np.where(refused[:, None, None], np.float32(0), block)
     amax = np.abs(block).max(axis=-1)
     with np.errstate(divide="ignore", over="ignore"):

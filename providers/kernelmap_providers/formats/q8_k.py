@@ -37,7 +37,7 @@ def decode(rows: Bytes) -> Floats:
 def quantize_rows(x: Floats) -> tuple[Bytes, Flags]:
     """(bytes ``[R, row_bytes]``, refused ``[R]``) of fp32 rows ``[R, K]``. Refused: a NaN or an infinity in the row."""
     block = x.reshape(len(x), -1, VALUES)
-    refused: Flags = ~np.isfinite(x).all(axis=1)
+    refused: Any = ~np.isfinite(x).all(axis=1)
     block = np.where(refused[:, None, None], np.float32(0), block)
     first = np.abs(block).argmax(axis=-1)
     extreme = np.take_along_axis(block, first[..., None], axis=-1)[..., 0]

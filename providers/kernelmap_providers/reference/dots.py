@@ -17,21 +17,21 @@ from kernelmap_providers.reference.elementary import Floats, dot_lanes
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Array = np.ndarray[Any, Any]
 F32 = np.float32
+Fields = Callable[[Bytes], tuple[Array, Array, Array, Array, Array]]
 DOUBLED_CODES = (2 * CODES).astype(np.int32)
 
 
 def _isum(values: Array, axis: int | tuple[int, ...] = -1) -> Floats:
     """An exact integer sum, as fp32."""
-    return values.sum(axis=axis, dtype=np.int32).astype(np.float32)
+    total: Floats = values.sum(axis=axis, dtype=np.int32).astype(np.float32)
+    return total
 
 
 def _codes(values: Array, *shape: int) -> Array:
     return values.astype(np.int32).reshape(*values.shape[:-1], *shape)
 
 
-def dot_scale_min(
-    rows: Bytes, act: Bytes, fields: Callable[[Bytes], tuple[Array, Array, Array, Array, Array]]
-) -> Floats:
+def dot_scale_min(rows: Bytes, act: Bytes, fields: Fields) -> Floats:
     """q4_k and q5_k with q8_k: ``acc + d_x * (d * I - dmin * J)``."""
     d, dmin, scales, minima, codes = fields(rows)
     d_x, q, _ = q8_k.fields(act)

@@ -26,21 +26,22 @@ def exp32(x: Floats) -> Floats:
 
     exp(-inf) = 0, exp(inf) = inf, NaN stays NaN.
     """
-    x = np.where(x > EXP_HIGH, EXP_HIGH, x)
-    x = np.where(x < EXP_LOW, EXP_LOW, x)
-    n = np.rint(np.where(np.isnan(x), F32(0), x) * LOG2_E)
-    r = x - n * LN2_HIGH
-    r = r - n * LN2_LOW
-    p = EXP_POLYNOMIAL[0]
-    for coefficient in EXP_POLYNOMIAL[1:]:
-        p = p * r + coefficient
-    y = p * (r * r)
-    y = y + r
-    y = y + F32(1)
-    power = n.astype(np.int32)
-    first = power >> 1
-    with np.errstate(over="ignore"):
-        return y * _power_of_two(first) * _power_of_two(power - first)
+    with np.errstate(over="ignore", invalid="ignore"):  # inf, and the quiet NaN that a signalling one becomes
+        x = np.where(x > EXP_HIGH, EXP_HIGH, x)
+        x = np.where(x < EXP_LOW, EXP_LOW, x)
+        n = np.rint(np.where(np.isnan(x), F32(0), x) * LOG2_E)
+        r = x - n * LN2_HIGH
+        r = r - n * LN2_LOW
+        p: Any = EXP_POLYNOMIAL[0]
+        for coefficient in EXP_POLYNOMIAL[1:]:
+            p = p * r + coefficient
+        y: Any = p * (r * r)
+        y = y + r
+        y = y + F32(1)
+        power = n.astype(np.int32)
+        first = power >> 1
+        result: Floats = y * _power_of_two(first) * _power_of_two(power - first)
+    return result
 
 
 def _power_of_two(exponent: np.ndarray[Any, np.dtype[np.int32]]) -> Floats:

@@ -17,7 +17,7 @@ EPS = F32(1e-20)
 
 
 def llama_softmax_topk(spec: BuildSpec, logits: Floats) -> dict[str, Array]:
-    """indices and weights ``[R, K]`` of logits ``[R, E]``: p = softmax, the K largest p, p / max(sum p, 2**-14) * scale.
+    """indices and weights ``[R, K]`` of logits ``[R, E]``: the K largest softmax p, as p / max(sum p, 2**-14) * scale.
 
     Raises RefusedRow for logits that are NaN or infinite. Source: llama.cpp, llm_graph_context::build_moe_ffn.
     """

@@ -58,6 +58,12 @@ RULES = (
         "A builder returned a function whose parameter names are not the contract's ports, scratch and threads, in order.",
         "Name the parameters as the contract does.",
     ),
+    Rule(
+        "KM511",
+        "weights that are not finite",
+        "A weight block's factor (or a plain weight) is NaN or infinite; every output that reads it would be wrong.",
+        "Get an undamaged file, or requantize from finite weights.",
+    ),
     Rule("KM520", "threads", "A session has at least one thread.", "Give a number from 1 up."),
     Rule("KM521", "phase not in the plan", "The circuit has no op in this phase.", "Call another phase."),
     Rule(

@@ -1,0 +1,309 @@
+"""Plain kernels: their legs bit for bit against numpy, refusals, layouts, and what is compiled when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from calling import BUCKETED, ROUTED, SHARED, SIGMOID, SOFTMAX, Subject
+
+from kernelmap.bind import load_runner
+from kernelmap_providers import formats
+from kernelmap_providers.elementary import dot_lanes, exp32, sum_lanes
+from kernelmap_providers.experts import bucketed, routed, shared
+from kernelmap_providers.experts.activations import quantize_q8_0, quantize_q8_k, round_to_half
+from kernelmap_providers.experts.dots import half
+from kernelmap_providers.experts.prepare import prepare
+from kernelmap_providers.gemm import float_nt
+from kernelmap_providers.jit.compile import jit
+from kernelmap_providers.reference import elementary as reference
+from kernelmap_providers.reference.refusal import RefusedRow
+
+Array = np.ndarray[Any, Any]
+DIMS = {"H": 512, "I": 256, "E": 5, "K": 2}
+
+
+@jit
+def each(function: Any, values: Array, out: Array) -> None:
+    for i in range(len(values)):
+        out[i] = function(values[i])
+
+
+@jit
+def each_half(raw: Array, out: Array) -> None:
+    for i in range(len(out)):
+        out[i] = half(raw, 2 * i)
+
+
+def same_bits(made: Array, expected: Array) -> bool:
+    """Equal bytes; any NaN equals any NaN."""
+    nan = np.isnan(made) & np.isnan(expected)
+    return bool((nan | (made.view(np.uint32) == expected.view(np.uint32))).all())
+
+
+def test_exp_has_the_oracles_bits_for_floats_of_every_exponent() -> None:
+    x = np.arange(0, 2**32, 1021, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate(
+        [x, np.linspace(-104.5, 89.5, 1 << 20).astype(np.float32), np.float32([-104, 89, np.inf, -np.inf])]
+    )
+    made = np.empty_like(x)
+    each(exp32, x, made)
+    assert same_bits(made, reference.exp32(x))
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 15, 16, 100])
+def test_lane_sums_have_the_oracles_bits(count: int) -> None:
+    rng = np.random.default_rng(count)
+    w, x = (rng.standard_normal(count).astype(np.float32) * np.float32(1e3) for _ in range(2))
+    assert sum_lanes(x) == reference.sum_lanes(x)
+    assert dot_lanes(w, x) == reference.dot_lanes(w[None], x)[0]
+
+
+def test_every_half_widens_exactly() -> None:
+    patterns = np.arange(65536, dtype="<u2")
+    made = np.empty(65536, np.float32)
+    each_half(patterns.view(np.uint8), made)
+    assert same_bits(made, patterns.view(np.float16).astype(np.float32))
+
+
+def test_rounding_to_half_is_numpys() -> None:
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    between = ((halves[1:].astype(np.float64) + halves[:-1]) / 2).astype(np.float32)
+    x = np.concatenate([halves, between, np.nextafter(between, 0, dtype=np.float32), np.float32([65519.9, 65520, 7e4])])
+    made = np.empty_like(x)
+    each(round_to_half, x, made)
+    with np.errstate(over="ignore"):
+        expected = x.astype(np.float16).astype(np.float32)
+    fits = np.isfinite(expected)
+    assert same_bits(made[fits], expected[fits])
+    assert (made[~fits] >= 65536).all() and (~fits).sum() == 2
+
+
+def adversarial_rows() -> Array:
+    """Rows with zero, subnormal, huge, tied, constant, half-way and poisoned blocks."""
+    rng = np.random.default_rng(5)
+    rows = rng.standard_normal((12, 512)).astype(np.float32)
+    rows[1] = 0
+    rows[2, :256] = 1e-40
+    rows[3] *= np.float32(1e30)
+    rows[4, [3, 200]] = 9.0, -9.0
+    rows[5] = 1.25
+    rows[6] = (rng.integers(-254, 255, 512) / 2).astype(np.float32)
+    rows[6, ::32] = 127
+    rows[7, 17] = np.nan
+    rows[8, 300] = np.inf
+    rows[9] *= np.float32(1e-38)
+    rows[10] *= np.float32(65000)
+    return rows
+
+
+def test_q8_k_leg_has_the_formats_bytes() -> None:
+    rows = adversarial_rows()
+    expected, refused = formats.module_of("q8_k").quantize_rows(rows)
+    d, codes, sums = formats.module_of("q8_k").fields(expected)
+    for row in range(len(rows)):
+        act = np.full(512, 99, np.int8), np.full(2, 9, np.float32), np.full(32, 9, np.int16)
+        assert quantize_q8_k(rows[row], act) == (not refused[row])
+        assert np.array_equal(act[0].reshape(2, 256), codes[row])
+        assert same_bits(act[1], d[row])
+        assert np.array_equal(act[2].reshape(2, 16), sums[row])
+
+
+def test_q8_0_leg_has_the_formats_bytes() -> None:
+    rows = adversarial_rows()
+    expected, refused = formats.module_of("q8_0").quantize_rows(rows)
+    d, codes = formats.module_of("q8_0").fields(expected)
+    for row in range(len(rows)):
+        act = np.full(512, 99, np.int8), np.full(16, 9, np.float32), np.zeros(0, np.int16)
+        assert quantize_q8_0(rows[row], act) == (not refused[row])
+        if not refused[row]:
+            assert np.array_equal(act[0].reshape(16, 32), codes[row])
+            assert same_bits(act[1], d[row])
+
+
+def routed_arrays(rows: int = 11, seed: int = 0) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    experts, width, size = DIMS["E"], DIMS["I"], DIMS["H"]
+    return {
+        "hidden": rng.standard_normal((rows, size)).astype(np.float32),
+        "indices": rng.integers(0, experts, (rows, DIMS["K"])).astype(np.int32),
+        "routing_weights": rng.random((rows, DIMS["K"])).astype(np.float32),
+        "expert_gate": formats.random_rows("q4_k", rng, (experts, width, size)),
+        "expert_up": formats.random_rows("q4_k", rng, (experts, width, size)),
+        "expert_down": formats.random_rows("q5_k", rng, (experts, size, width)),
+    }
+
+
+def shared_arrays(rows: int = 11) -> dict[str, Array]:
+    rng = np.random.default_rng(1)
+    width, size = DIMS["I"], DIMS["H"]
+    return {
+        "hidden": rng.standard_normal((rows, size)).astype(np.float32),
+        "routed": rng.standard_normal((rows, size)).astype(np.float32),
+        "shared_gate": formats.random_rows("q8_0", rng, (width, size)),
+        "shared_up": formats.random_rows("q8_0", rng, (width, size)),
+        "shared_down": formats.random_rows("q8_0", rng, (size, width)),
+        "gate_input": rng.standard_normal(size).astype(np.float32),
+    }
+
+
+def every_schedule(subject: Subject, arrays: dict[str, Array]) -> set[int]:
+    """Statuses of all variants and thread counts; a refusal must leave no value that looks right."""
+    statuses = set()
+    for variant in subject.variants:
+        for threads in (1, 2, 5):
+            status, made = subject.call(arrays, variant, threads)
+            statuses.add(status)
+            for array in made.values():
+                assert status == 0 or (np.isnan(array).all() if array.dtype == np.float32 else (array == -1).all())
+    return statuses
+
+
+POISONS = {
+    "hidden nan": ("hidden", np.nan), "hidden inf": ("hidden", -np.inf), "weights nan": ("routing_weights", np.nan),
+    "index below": ("indices", -1), "index above": ("indices", DIMS["E"]), "index far": ("indices", 2**31 - 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("map_id", [ROUTED, BUCKETED])
+@pytest.mark.parametrize("poison", POISONS)
+def test_routed_refuses_the_least_bad_row_whatever_the_schedule(map_id: str, poison: str) -> None:
+    port, value = POISONS[poison]
+    arrays, subject = routed_arrays(), Subject(map_id, DIMS)
+    for row in (9, 4, 6):
+        arrays[port][row, 1] = value
+    with pytest.raises(RefusedRow) as refused:
+        subject.oracle(**arrays)
+    assert refused.value.row == 4
+    assert every_schedule(subject, arrays) == {5}
+
+
+@pytest.mark.parametrize("map_id", [ROUTED, BUCKETED])
+def test_an_intermediate_that_overflows_is_refused_with_its_token(map_id: str) -> None:
+    """Rows 7 and 3 overflow inside an expert, row 8 is bad from the start: row 3 is the least."""
+    arrays, subject = routed_arrays(), Subject(map_id, DIMS)
+    arrays["hidden"][[3, 7]] *= np.float32(1e30)
+    arrays["hidden"][8, 0] = np.nan
+    with pytest.raises(RefusedRow) as refused:
+        subject.oracle(**arrays)
+    assert refused.value.row == 3
+    assert every_schedule(subject, arrays) == {4}
+
+
+@pytest.mark.parametrize("port", ["hidden", "routed"])
+def test_shared_refuses(port: str) -> None:
+    arrays = shared_arrays()
+    arrays[port][[10, 2], 5] = np.inf
+    assert every_schedule(Subject(SHARED, DIMS), arrays) == {3}
+
+
+def test_shared_refuses_a_row_beyond_fp16_scales() -> None:
+    arrays = shared_arrays()
+    arrays["hidden"][6, 0] = 1e7
+    assert every_schedule(Subject(SHARED, DIMS), arrays) == {7}
+
+
+@pytest.mark.parametrize("map_id", [SOFTMAX, SIGMOID])
+def test_routers_refuse(map_id: str) -> None:
+    params = {"scale": 1.0, "n_group": 2, "topk_group": 1, "renormalize": "clamp"}
+    logits = np.zeros((70, 8), np.float32)
+    logits[[66, 31], 7] = np.nan
+    assert every_schedule(Subject(map_id, {"E": 8, "K": 2}, params), {"logits": logits}) == {32}
+
+
+@pytest.mark.parametrize("map_id", ["gemm_nt_fp32", "gemv_fp32"])
+def test_gemm_refuses(map_id: str) -> None:
+    arrays = {"x": np.ones((20, 9), np.float32), "weight": np.ones((7, 9), np.float32)}
+    arrays["x"][[12, 5], 8] = np.inf
+    assert every_schedule(Subject(map_id, {"K": 9, "N": 7}), arrays) == {6}
+
+
+@pytest.mark.parametrize("map_id", [ROUTED, BUCKETED])
+@pytest.mark.parametrize("rows", [0, 1, 40])
+def test_all_tokens_on_one_expert_and_repeated_experts(map_id: str, rows: int) -> None:
+    """Segments longer than one tile, an expert twice in a row, and no rows at all."""
+    arrays, subject = routed_arrays(rows), Subject(map_id, DIMS)
+    arrays["indices"][:] = 3
+    expected = subject.oracle(**arrays)["output"]
+    for variant in subject.variants:
+        for threads in (1, 3):
+            status, made = subject.call(arrays, variant, threads)
+            assert status == 0
+            assert made["output"].tobytes() == expected.tobytes()
+
+
+def test_weights_may_be_read_only_slices_of_a_fused_tensor() -> None:
+    """Gate and up as row ranges of one tensor: strides of their own, not writable."""
+    arrays, subject = routed_arrays(), Subject(ROUTED, DIMS)
+    fused = np.concatenate([arrays["expert_gate"], arrays["expert_up"]], axis=1)
+    fused.flags.writeable = False
+    expected = subject.oracle(**arrays)["output"]
+    arrays["expert_gate"], arrays["expert_up"] = fused[:, : DIMS["I"]], fused[:, DIMS["I"] :]
+    status, made = subject.call(arrays)
+    assert status == 0
+    assert made["output"].tobytes() == expected.tobytes()
+
+
+def test_nothing_is_compiled_after_the_build() -> None:
+    """Writable, read-only and strided arrays all meet the signature that the builder compiled."""
+    arrays = routed_arrays()
+    Subject(ROUTED, DIMS).call(arrays)
+    Subject(BUCKETED, DIMS).call(arrays, "parallel_ranges", 2)
+    Subject(SHARED, DIMS).call(shared_arrays())
+    x = {"x": np.ones((3, 16), np.float32)[:, ::2], "weight": np.ones((4, 8), np.float32)}
+    Subject("gemm_nt_fp32", {"K": 8, "N": 4}).call(x)
+    kernels = routed.tokens_range, shared.tokens_range, float_nt.rows_range
+    assert [len(kernel.signatures) for kernel in kernels] == [1, 1, 1]
+    passes = bucketed.quantize_range, bucketed.count_sort, bucketed.slot_range
+    assert [len(kernel.signatures) for kernel in passes] == [1, 1, 1]
+
+
+def test_machine_code_holds_no_fused_multiply_add() -> None:
+    Subject(ROUTED, DIMS).call(routed_arrays(1))
+    Subject(SHARED, DIMS).call(shared_arrays(1))
+    for kernel in (routed.tokens_range, shared.tokens_range):
+        fresh = jit(kernel.py_func)  # code from the disk cache cannot be inspected
+        fresh.compile(kernel.signatures[0])
+        assembly = "\n".join(fresh.inspect_asm().values())
+        assert "mul" in assembly
+        assert "vfmadd" not in assembly and "vfnmadd" not in assembly and "fmla" not in assembly
+
+
+def test_prepared_weights_describe_themselves() -> None:
+    gate = routed_arrays()["expert_gate"]
+    shape = (DIMS["E"], DIMS["I"], DIMS["H"])
+    made, again = (prepare(gate, "q4_k", "q4_k_x8", shape) for _ in range(2))
+    assert (made.layout, made.dims, made.nbytes) == ("q4_k_x8", shape, made.data.nbytes)
+    assert made.source == again.source
+    changed = gate.copy()
+    changed[4, 0, 40] ^= 1
+    assert prepare(changed, "q4_k", "q4_k_x8", shape).source != made.source
+    assert made.data.ctypes.data % 64 == 0
+    assert not made.data.flags.writeable
+
+
+def test_preparation_refuses_what_it_cannot_pack() -> None:
+    arrays, shape = routed_arrays(), (DIMS["E"], DIMS["I"], DIMS["H"])
+    with pytest.raises(ValueError, match="q4_k cannot be prepared as q5_k_x8"):
+        prepare(arrays["expert_gate"], "q4_k", "q5_k_x8", shape)
+    with pytest.raises(ValueError, match="no q4_k tensor"):
+        prepare(arrays["expert_down"], "q4_k", "q4_k_x8", shape)
+    spoiled = arrays["expert_gate"].copy()
+    spoiled[2, 7, 144:146] = 0x00, 0x7C
+    with pytest.raises(ValueError, match="expert 2 row 7: a block scale is NaN or infinite"):
+        prepare(spoiled, "q4_k", "q4_k_x8", shape)
+
+
+def test_a_weight_in_another_layout_is_refused() -> None:
+    arrays, subject = routed_arrays(), Subject(BUCKETED, DIMS)
+    raw = arrays["expert_gate"]
+    run = load_runner(subject.item, subject.contract, subject.spec())
+    gate = subject.prepared("expert_gate", raw)
+    down = subject.prepared("expert_down", arrays["expert_down"])
+    rest = np.zeros((11, 512), np.float32), np.zeros(1 << 20, np.uint8), 1
+    inputs = arrays["hidden"], arrays["indices"], arrays["routing_weights"]
+    with pytest.raises(TypeError, match="takes q5_k_x8 v1"):
+        run(*inputs, gate, gate, gate, *rest)
+    with pytest.raises(TypeError, match="prepared as q4_k_x8, not ndarray"):
+        run(*inputs, raw, gate, down, *rest)
