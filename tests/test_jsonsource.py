@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelmap.errors import KernelmapError
-from kernelmap.jsonsource import MAX_BYTES, parse_json, read_json
+from kernelmap.jsonsource import MAX_BYTES, MAX_PROBLEMS, parse_json, read_json
 
 
 def problems(data: bytes) -> list[tuple[str, int, int]]:
@@ -33,6 +34,12 @@ def problems(data: bytes) -> list[tuple[str, int, int]]:
         (b'{"a" 1}', [("KM007", 1, 6)]),
         (b'{"a": [1, 2', [("KM008", 1, 12)]),
         (b'{"a": "tru', [("KM008", 1, 11)]),
+        (b'{"a": "\xc3', [("KM008", 1, 8)]),
+        (b'{"a": tru}', [("KM007", 1, 7)]),
+        (b'{"a": "\\u12"}', [("KM007", 1, 9)]),
+        (b"{}\x0c", [("KM007", 1, 3)]),
+        (b"{} \xc2\xa0", [("KM007", 1, 4)]),
+        (b"\n [1]", [("KM010", 2, 2)]),
         (b'{"a": 1, "a": 2}', [("KM009", 1, 10)]),
         (
             b'{"a": 1,\n "a": 2,\n "b": NaN,\n "c": [1e999, -Infinity]}',
@@ -69,6 +76,42 @@ def test_a_huge_file_is_refused_without_reading_it_all(tmp_path: Path) -> None:
     with pytest.raises(KernelmapError) as caught:
         read_json(path)
     assert caught.value.diagnostics[0].code == "KM003"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b'{"a": [1.5, true, false, null, -2.5e-5, 0], "b": {"c": "d\\\\"}}',
+        b'{"\xc3\xa9": "\\u00e9\\n\\ud83d\\ude00",\n\t"x": [{}, [], "\xf0\x9f\x98\x80"]}',
+        b'{"a": NaN, "b": -Infinity, "c": Infinity}',
+    ],
+)
+def test_every_cut_of_a_document_is_called_a_truncation(document: bytes) -> None:
+    for length in range(1, len(document)):
+        (problem,) = problems(document[:length])
+        assert problem[0] == "KM008", document[:length]
+
+
+def test_utf16_is_recognised() -> None:
+    with pytest.raises(KernelmapError) as caught:
+        parse_json("{}".encode("utf-16"), "f")
+    assert caught.value.diagnostics[0].code == "KM005" and "UTF-16" in caught.value.diagnostics[0].help
+
+
+def test_hostile_files_cost_no_more_than_their_length() -> None:
+    """Each took a time (or memory for source lines) that grew with the square of the length."""
+    begin = time.perf_counter()
+    unterminated = b'{"a":' + b"[" * 70 + b'"' + b'\\"' * 500_000
+    assert problems(unterminated)[0][0] == "KM006"
+    assert problems(b'{"a": [' + b"[]," * 70 + b'"' + b'\\"' * 500_000)[0][0] == "KM008"
+    with pytest.raises(KernelmapError) as caught:
+        parse_json(b'{"a": [' + b"NaN," * 100_000 + b"1]}", "f")
+    assert time.perf_counter() - begin < 10
+    found = caught.value.diagnostics
+    assert (
+        len(found) == MAX_PROBLEMS + 1 and found[-1].message == f"and {100_000 - MAX_PROBLEMS} more problems like these"
+    )
+    assert len({id(item.place.source_line) for item in found[:-1] if item.place}) == 1
 
 
 KEYS = st.text(max_size=6)

@@ -220,3 +220,14 @@ def test_damaged_weights_are_refused_at_bind(tmp_path: Path) -> None:
         bind(plan, CIRCUIT, REGISTRY, model)
     (problem,) = caught.value.diagnostics
     assert problem.code == "KM511" and "blk.1.ffn_down_shexp.weight" in problem.message and "row 7" in problem.message
+
+
+def test_a_refusing_preparation_hook_names_the_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_args: Any, **_kwargs: Any) -> None:
+        raise ValueError("row 3: not to my liking")
+
+    monkeypatch.setattr("kernelmap_providers.experts.prepare.ck_moe_prepare_q4k_gate_up_vnni_x8", refuse)
+    with pytest.raises(BindError) as caught:
+        bound(routes=(PolicyRoute(op="routed_experts", phase=Phase.PREFILL, allow=BUCKETED),))
+    (problem,) = caught.value.diagnostics
+    assert problem.code == "KM512" and "blk.0.ffn_gate_exps.weight" in problem.message and "row 3" in problem.message

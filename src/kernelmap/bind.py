@@ -248,12 +248,16 @@ class _Binder:
         key = (weight.tensor.name, weight.rows, hook.prepared_format)
         if key not in self.prepared:
             function = load_function(hook.function)
-            made = function(
-                self._array(weight),
-                source_format=weight.tensor.format,
-                prepared_format=hook.prepared_format,
-                shape=weight.shape,
-            )
+            try:
+                made = function(
+                    self._array(weight),
+                    source_format=weight.tensor.format,
+                    prepared_format=hook.prepared_format,
+                    shape=weight.shape,
+                )
+            except (ValueError, MemoryError) as error:
+                message = f"preparing {weight.tensor.name} as {hook.prepared_format}: {error or 'no memory'}"
+                raise BindError(Diagnostic("KM512", message)) from error
             size = int(made.nbytes)
             declared = hook.prepared_bytes.evaluate(instance.shared.dims)
             if size != declared:

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kernelmap.errors import Diagnostic, KernelmapError, Place
+from kernelmap.errors import Diagnostic, KernelmapError, Place, Severity
 
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 64
+MAX_PROBLEMS = 200
 _INT_LIMIT = 2**63
 _INT_DIGITS = 19
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"')
 _SCALAR = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null|-?Infinity|NaN")
-_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+# A string that never ends is one match up to the end of the text: with a pattern that fails there, every later escaped
+# quote starts another scan to the end (16 KB took half a second, growing with the square).
+_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+_BLANK = " \t\r\n"
+_CUT_WORD = re.compile(
+    r"t(?:ru?)?|f(?:a(?:ls?)?)?|n(?:ul?)?|Na?|-|-?I(?:n(?:f(?:i(?:n(?:it?)?)?)?)?)?|\.|(?:\.[0-9]+)?[eE][-+]?"
+)
+"""What the C parser leaves unread of a literal or number that the end of the file cut off."""
+_CUT_ESCAPE = re.compile(r"u[0-9a-fA-F]{0,4}")
+_JSON_TYPES = {list: "an array", str: "a string", bool: "a truth value", int: "a number", float: "a number"}
 
 Span = tuple[int, int]
 
@@ -46,13 +57,17 @@ class JsonSource:
         while at and at not in self._spans:
             at = at.rpartition("/")[0]
         value_span, key_span = self._spans[at]
-        return _place(self.name, self.text, (key_span or value_span) if key else value_span, at)
+        return self._places.at((key_span or value_span) if key else value_span, at)
+
+    @cached_property
+    def _places(self) -> _Places:
+        return _Places(self.name, self.text)
 
     @cached_property
     def _spans(self) -> dict[str, tuple[Span, Span | None]]:
-        scanner = _Scanner(self.text)
-        scanner.document()
-        return scanner.spans
+        spans: dict[str, tuple[Span, Span | None]] = {}
+        _Scanner(self.text, spans).document()
+        return spans
 
 
 def read_json(path: Path) -> JsonSource:
@@ -88,8 +103,9 @@ def parse_json(data: bytes, name: str) -> JsonSource:
         if problems:
             raise KernelmapError(problems)
     if not isinstance(value, dict):
-        found = type(value).__name__
-        place = _place(name, text, (0, 1), "")
+        start = len(text) - len(text.lstrip(_BLANK))
+        place = _Places(name, text).at((start, start + 1), "")
+        found = _JSON_TYPES.get(type(value), "null")
         raise KernelmapError(
             Diagnostic("KM010", "the top level is no object", place=place, expected="{…}", found=found)
         )
@@ -141,12 +157,22 @@ def _decoded(data: bytes, name: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        before = data[: error.start].decode("utf-8")
-        line = before.count("\n") + 1
-        column = len(before) - (before.rfind("\n") + 1) + 1
-        found = " ".join(f"0x{byte:02x}" for byte in data[error.start : error.start + 4])
-        place = Place(name, line, column, "", before.rpartition("\n")[2], 1)
-        raise KernelmapError(Diagnostic("KM005", "invalid UTF-8", place=place, found=found)) from None
+        raise KernelmapError(_undecodable(data, name, error)) from None
+
+
+def _undecodable(data: bytes, name: str, error: UnicodeDecodeError) -> Diagnostic:
+    """The problem at the first bytes that are no text; a character that the end of the file cuts is a truncation."""
+    before = data[: error.start].decode("utf-8")
+    begin = before.rfind("\n") + 1
+    rest = data[error.start :].partition(b"\n")[0].decode("utf-8", "replace")
+    source = (before[begin:] + rest).rstrip("\r")
+    place = Place(name, before.count("\n") + 1, len(before) - begin + 1, "", source, 1)
+    found = " ".join(f"0x{byte:02x}" for byte in data[error.start : error.start + 4])
+    if error.reason == "unexpected end of data":
+        return Diagnostic("KM008", "the file ends in the middle of a character", place=place, found=found)
+    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    help = "this looks like UTF-16: save it as UTF-8" if wide else ""
+    return Diagnostic("KM005", "invalid UTF-8", place=place, found=found, help=help)
 
 
 def _check_depth(text: str, name: str) -> None:
@@ -158,48 +184,81 @@ def _check_depth(text: str, name: str) -> None:
         if mark in "[{":
             depth += 1
             if depth > MAX_DEPTH:
-                place = _place(name, text, match.span(), "")
+                place = _Places(name, text).at(match.span(), "")
                 raise KernelmapError(Diagnostic("KM006", f"nested more than {MAX_DEPTH} deep", place=place))
         elif mark in "]}":
             depth -= 1
 
 
 def _syntax_error(text: str, name: str, error: json.JSONDecodeError) -> NoReturn:
-    truncated = not text[error.pos :].strip() or error.msg.startswith("Unterminated string")
-    at = len(text.rstrip()) if truncated else error.pos
-    place = _place(name, text, (at, at + 1), "")
-    if truncated and text.strip():
+    blank = not text.strip(_BLANK)
+    truncated = not blank and _is_cut(text[error.pos :], error.msg)
+    at = len(text.rstrip(_BLANK)) if truncated or blank else error.pos
+    place = _Places(name, text).at((at, at + 1), "")
+    if truncated:
         raise KernelmapError(Diagnostic("KM008", "the file ends in the middle", place=place, help=error.msg)) from None
-    message = "the file is empty" if not text.strip() else f"not JSON: {error.msg[0].lower()}{error.msg[1:]}"
+    message = "the file is empty" if blank else f"not JSON: {error.msg[0].lower()}{error.msg[1:]}"
     raise KernelmapError(Diagnostic("KM007", message, place=place)) from None
 
 
+def _is_cut(rest: str, message: str) -> bool:
+    """Whether some text behind the end of the file could have mended the error: then the file was cut off."""
+    if message.startswith("Extra data"):
+        return False
+    if message.startswith("Unterminated string") or not rest.strip(_BLANK):
+        return True
+    if message.startswith("Invalid \\uXXXX"):
+        return _CUT_ESCAPE.fullmatch(rest) is not None
+    return _CUT_WORD.fullmatch(rest) is not None
+
+
 def _second_look(text: str, name: str) -> list[Diagnostic]:
-    scanner = _Scanner(text)
+    scanner = _Scanner(text, None)
     scanner.document()
-    return [
-        Diagnostic(code, message, place=_place(name, text, span, at), help=help)
+    places = _Places(name, text)
+    made = [
+        Diagnostic(code, message, place=places.at(span, at), help=help)
         for code, message, span, at, help in scanner.problems
     ]
+    if scanner.unlisted:
+        message = f"and {scanner.unlisted} more problems like these"
+        made.append(Diagnostic(made[-1].code, message, Severity.NOTE, place=Place(name)))
+    return made
 
 
-def _place(name: str, text: str, span: Span, pointer: str) -> Place:
-    start = min(span[0], len(text))
-    line = text.count("\n", 0, start) + 1
-    begin = text.rfind("\n", 0, start) + 1
-    end = text.find("\n", begin)
-    source = text[begin : end if end >= 0 else len(text)].rstrip("\r")
-    width = max(1, min(span[1], begin + len(source)) - start)
-    return Place(name, line, start - begin + 1, pointer, source, width)
+class _Places:
+    """Places of a text. Lines are cut out once: a file that is one long line may have many problems in it."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name, self.text = name, text
+        self._begins = [0, *(match.end() for match in re.finditer("\n", text))]
+        self._lines: dict[int, str] = {}
+
+    def at(self, span: Span, pointer: str) -> Place:
+        """The place of a span, underlined as far as its first line goes."""
+        start = min(span[0], len(self.text))
+        line = bisect_right(self._begins, start)
+        begin, source = self._begins[line - 1], self._line(line)
+        width = max(1, min(span[1], begin + len(source)) - start)
+        return Place(self.name, line, start - begin + 1, pointer, source, width)
+
+    def _line(self, line: int) -> str:
+        if line not in self._lines:
+            end = self._begins[line] - 1 if line < len(self._begins) else len(self.text)
+            self._lines[line] = self.text[self._begins[line - 1] : end].rstrip("\r")
+        return self._lines[line]
 
 
 class _Scanner:
-    """Walks a document that the C parser accepted and notes the span of every value and key."""
+    """Walks a document that the C parser accepted; notes problems and, in ``spans``, the span of every value and key.
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.spans: dict[str, tuple[Span, Span | None]] = {}
+    ``spans`` is None where only problems are wanted, so that a hostile file costs no memory for each of its values.
+    """
+
+    def __init__(self, text: str, spans: dict[str, tuple[Span, Span | None]] | None) -> None:
+        self.text, self.spans = text, spans
         self.problems: list[tuple[str, str, Span, str, str]] = []
+        self.unlisted = 0
 
     def document(self) -> None:
         self._value(self._space(0), "", None)
@@ -209,7 +268,6 @@ class _Scanner:
         return match.end() if match else at
 
     def _value(self, at: int, pointer: str, key: Span | None) -> int:
-        self.spans[pointer] = ((at, at), key)  # parents come before children
         mark = self.text[at : at + 1]
         if mark == "{":
             end = self._object(at, pointer)
@@ -219,8 +277,15 @@ class _Scanner:
             end = self._string(at, pointer)
         else:
             end = self._scalar(at, pointer)
-        self.spans[pointer] = ((at, end), key)
+        if self.spans is not None:
+            self.spans[pointer] = ((at, end), key)
         return end
+
+    def _problem(self, code: str, message: str, span: Span, pointer: str, help: str = "") -> None:
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append((code, message, span, pointer, help))
+        else:
+            self.unlisted += 1
 
     def _object(self, at: int, pointer: str) -> int:
         at = self._space(at + 1)
@@ -229,8 +294,8 @@ class _Scanner:
             end = self._string(at, pointer)
             key, span = json.loads(self.text[at:end]), (at, end)
             if key in first:
-                line = self.text.count("\n", 0, first[key]) + 1
-                self.problems.append(("KM009", f"duplicate key {key!r}", span, pointer, f"the first is in line {line}"))
+                line = self.text.count("\n", 0, first[key]) + 1 if len(self.problems) < MAX_PROBLEMS else 0
+                self._problem("KM009", f"duplicate key {key!r}", span, pointer, f"the first is in line {line}")
             first.setdefault(key, at)
             at = self._space(self._space(end) + 1)  # behind the colon
             child = f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}"
@@ -252,7 +317,7 @@ class _Scanner:
         match = _STRING.match(self.text, at)
         end = match.end() if match else at + 1
         if match and "\\u" in match[0] and _SURROGATE.search(json.loads(match[0])):
-            self.problems.append(("KM012", "a lone surrogate is no character", (at, end), pointer, ""))
+            self._problem("KM012", "a lone surrogate is no character", (at, end), pointer)
         return end
 
     def _scalar(self, at: int, pointer: str) -> int:
@@ -261,11 +326,9 @@ class _Scanner:
             return at + 1
         word, span = match[0], match.span()
         if word.endswith(("Infinity", "NaN")):
-            self.problems.append(("KM011", f"{word} is no JSON number", span, pointer, "write null, or leave it out"))
+            self._problem("KM011", f"{word} is no JSON number", span, pointer, "write null, or leave it out")
         elif word[-1].isdigit():
             whole = not set(word) & set(".eE")
             if _too_large(word) if whole and len(word) >= _INT_DIGITS else abs(float(word)) == float("inf"):
-                self.problems.append(
-                    ("KM011", "the number is out of range", span, pointer, "64-bit integers, finite floats")
-                )
+                self._problem("KM011", "the number is out of range", span, pointer, "64-bit integers, finite floats")
         return match.end()

@@ -73,7 +73,7 @@ def _unpack_block(weight: Any, w: Any, at: Any, out: Any) -> Any:
 
 @jit
 def minima_of_row(w: Any, at: int, r: int, sums: Any) -> Any:
-    """Exact sum over sub-blocks of row r's minimum times the sum of the activation's codes (16 ``sums`` of the block)."""
+    """Exact sum over sub-blocks of row r's minimum times its sum of activation codes, from 16 ``sums``."""
     minima = w[at + 96 : at + 160]
     total = I32(0)
     for s in range(8):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from kernelmap_providers.quantize.layouts import Q8_K, Q8_K_SUMS32
+from kernelmap_providers.quantize.layouts import Q8_0, Q8_K, Q8_K_SUMS32
 from kernelmap_providers.simd.block import GROUP_ROWS, ActLayout, Rows
 from kernelmap_providers.simd.emit import I8, I16, I32, Emitter, Value, constant, vector
 
@@ -91,6 +91,23 @@ class ScaledMinFormat(PackedFormat):
         return e.b.fadd(acc, e.b.fmul(act[0], term))
 
 
+@dataclass(frozen=True, kw_only=True)
+class SmallBlockFormat(PackedFormat):
+    """q8_0, mxfp4 and q5_1: blocks of 32 values without integer scales, an fp32 step each."""
+
+    act: ActLayout = Q8_0
+    values: int = 32
+
+    def float_step(self, e: Emitter, acc: Value, sums: tuple[Value, Value | None], weight: Sequence[Value],
+                   act: Sequence[Value]) -> Value:  # fmt: skip
+        """``acc + (d * d_x) * float(I)``, each operation rounded."""
+        return e.b.fadd(acc, self.product(e, sums[0], weight[0], act[0]))
+
+    def product(self, e: Emitter, dot: Value, weight: Value, act: Value) -> Value:
+        """``(d * d_x) * float(I)``."""
+        return e.b.fmul(e.b.fmul(weight, act), e.int_to_float(dot))
+
+
 def low_nibbles(e: Emitter, codes: Value) -> Value:
     """The lower four bits of every byte."""
     return e.b.and_(codes, constant(codes.type, 15))
@@ -98,19 +115,18 @@ def low_nibbles(e: Emitter, codes: Value) -> Value:
 
 def high_nibbles(e: Emitter, codes: Value) -> Value:
     """The upper four bits of every byte, shifted down."""
-    return low_nibbles(e, shift_right16(e, codes, 4))
+    return masked_shift(e, codes, 4, 0, 15)
 
 
-def shift_right16(e: Emitter, codes: Value, bits: int) -> Value:
-    """Bytes shifted right in 16-bit lanes: bits of the neighbour come in from above and must be masked off.
+def masked_shift(e: Emitter, codes: Value, source: int, target: int, mask: int) -> Value:
+    """Bytes with bit ``source`` moved to bit ``target``, then ``mask`` applied.
 
-    There is no byte shift in x86's vector sets; LLVM's own expansion of one masks again.
+    The shift is one of 16-bit lanes, since x86 has none of bytes: the mask must lie within what stays in its byte.
     """
     kind = vector(I16, codes.type.count // 2)
-    return e.b.bitcast(e.b.lshr(e.b.bitcast(codes, kind), constant(kind, bits)), codes.type)
-
-
-def shift_left16(e: Emitter, codes: Value, bits: int) -> Value:
-    """Bytes shifted left in 16-bit lanes; the lowest ``bits`` of each upper byte must be masked off."""
-    kind = vector(I16, codes.type.count // 2)
-    return e.b.bitcast(e.b.shl(e.b.bitcast(codes, kind), constant(kind, bits)), codes.type)
+    wide = e.b.bitcast(codes, kind)
+    if source > target:
+        wide = e.b.lshr(wide, constant(kind, source - target))
+    elif source < target:
+        wide = e.b.shl(wide, constant(kind, target - source))
+    return e.b.and_(e.b.bitcast(wide, codes.type), constant(codes.type, mask))

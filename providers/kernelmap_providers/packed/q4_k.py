@@ -60,16 +60,14 @@ def pack_scales_and_minima(block: Any, out: Any, row: int) -> None:
 
 
 @jit
-def pack_nibbles(nibbles: Any, out: Any, row: int) -> None:
-    """Write one row's 128 bytes of q4_k nibbles (value ``64 j + l`` low, ``64 j + 32 + l`` high in byte ``32 j + l``)."""
-    for stage in range(8):
-        source = nibbles[32 * (stage // 2) : 32 * (stage // 2) + 32]
-        shift = np.uint8(4 * (stage % 2))
-        for step in range(4):
-            for i in range(4):
-                low = (source[4 * step + i] >> shift) & np.uint8(15)
-                high = (source[16 + 4 * step + i] >> shift) & np.uint8(15)
-                out[128 * stage + 32 * step + 4 * row + i] = low | (high << np.uint8(4))
+def pack_stage_nibbles(source: Any, plane: int, out: Any, row: int) -> None:
+    """Write 32 nibbles (low ones for plane 0, high ones for plane 1 of 32 bytes) of one row into a stage."""
+    shift = np.uint8(4 * plane)
+    for step in range(4):
+        for i in range(4):
+            low = (source[4 * step + i] >> shift) & np.uint8(15)
+            high = (source[16 + 4 * step + i] >> shift) & np.uint8(15)
+            out[32 * step + 4 * row + i] = low | (high << np.uint8(4))
 
 
 @jit
@@ -81,4 +79,6 @@ def pack(source: Any, out: Any) -> None:
             raw = source[row, 144 * block : 144 * block + 144]
             packed = group[1184 * block : 1184 * block + 1184]
             pack_scales_and_minima(raw, packed, row % 8)
-            pack_nibbles(raw[16:], packed[160:], row % 8)
+            for stage in range(8):
+                nibbles = raw[16 + 32 * (stage // 2) : 48 + 32 * (stage // 2)]
+                pack_stage_nibbles(nibbles, stage % 2, packed[160 + 128 * stage :], row % 8)

@@ -131,8 +131,9 @@ class Predicate(_Expression):
     description = "Predicate: comparisons, + - * // %, and, or, not, layer, config.x, option.x, has(t), shape(t)[i]."
 
     def __init__(self, node: Node) -> None:
-        if tree.is_truth(node) is False:
-            raise node.fail("KM113", "a predicate is a truth value")
+        kind = tree.kind_of(node)
+        if kind is not None and kind != "truth value":
+            raise node.fail("KM113", f"a predicate is a truth value, not a {kind}")
         super().__init__(node)
 
     def evaluate(self, env: Env) -> bool:

@@ -8,20 +8,19 @@ from dataclasses import dataclass
 from kernelmap.errors import nearest
 from kernelmap.expressions import tree
 from kernelmap.expressions.errors import ExpressionError
-from kernelmap.expressions.tree import ARITY, BOOLEAN, COMPARISONS, Node
+from kernelmap.expressions.tree import ARITY, BINDING, BOOLEAN, COMPARISONS, NOT_BINDING, Kind, Node
 
 MAX_LENGTH = 1000
 MAX_DEPTH = 32
+MAX_HEIGHT = 100
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\d+)"
+    r"\s*(?:(?P<number>[0-9]+\.[0-9]+(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|[0-9]+)"
     r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
     r"|(?P<string>'[^']*'|\"[^\"]*\")"
     r"|(?P<mark>//|==|!=|<=|>=|[-+*%<>(),.\[\]]))"
 )
 _TENSOR = re.compile(r"\s*(?P<quote>['\"]?)(?P<tensor>[\w.\-/]+(?:\{layer\}[\w.\-/]*)*)(?P=quote)\s*\)")
-_BINDING = {"or": 1, "and": 2, **dict.fromkeys(COMPARISONS, 4), "+": 5, "-": 5, "*": 6, "//": 6, "%": 6}
-_NOT_BINDING = 3
 _SIZE_MARKS = frozenset({"+", "-", "*", "//", "(", ")", ","})
 
 
@@ -41,6 +40,11 @@ def parse(text: str, *, sizes_only: bool) -> Node:
     parser = _Parser(text, sizes_only)
     node = parser.expression(0, 0)
     parser.end()
+    high = tree.too_high(node, MAX_HEIGHT)
+    if high is not None:
+        raise ExpressionError("KM111", f"more than {MAX_HEIGHT} operators in a row", high.offset, high.width)
+    if len(node.text()) > MAX_LENGTH:  # plans hold canonical texts, and must be readable again
+        raise ExpressionError("KM111", f"longer than {MAX_LENGTH} characters when written with spaces", 0, len(text))
     return node
 
 
@@ -81,12 +85,12 @@ class _Parser:
     def expression(self, binding: int, depth: int) -> Node:
         if depth > MAX_DEPTH:
             raise ExpressionError("KM111", f"nested more than {MAX_DEPTH} deep", self.token.offset)
-        left = self._operand(depth)
-        while (symbol := self._operator()) and _BINDING[symbol] > binding:
+        left = self._operand(binding, depth)
+        while (symbol := self._operator()) and BINDING[symbol] > binding:
             token = self._take()
             if self.sizes_only and symbol not in _SIZE_MARKS:
                 raise ExpressionError("KM112", f"{symbol!r} has no place in a size", token.offset, len(symbol))
-            right = self.expression(_BINDING[symbol], depth + 1)
+            right = self.expression(BINDING[symbol], depth + 1)
             left = self._binary(symbol, left, right)
             if symbol in COMPARISONS and self._operator() in COMPARISONS:
                 raise ExpressionError(
@@ -95,17 +99,20 @@ class _Parser:
         return left
 
     def _operator(self) -> str:
-        return self.token.text if self.token.text in _BINDING and self.token.kind in ("mark", "name") else ""
+        return self.token.text if self.token.text in BINDING and self.token.kind in ("mark", "name") else ""
 
     def _binary(self, symbol: str, left: Node, right: Node) -> Node:
-        for side in (left, right):
-            kind = tree.is_truth(side)
-            if kind is not None and symbol not in ("==", "!=") and kind != (symbol in BOOLEAN):
-                need = "truth values" if symbol in BOOLEAN else "numbers"
-                raise side.fail("KM113", f"{symbol!r} takes {need}")
+        if symbol in ("==", "!="):
+            kinds = tree.kind_of(left), tree.kind_of(right)
+            if None not in kinds and kinds[0] != kinds[1]:
+                raise right.fail("KM113", f"a {kinds[0]} is never equal to a {kinds[1]}")
+        else:
+            need: Kind = "truth value" if symbol in BOOLEAN else "number"
+            for side in (left, right):
+                _check(side, need, repr(symbol))
         return tree.Binary(left.offset, right.offset + right.width - left.offset, symbol, left, right)
 
-    def _operand(self, depth: int) -> Node:
+    def _operand(self, binding: int, depth: int) -> Node:
         token = self.token
         if token.kind == "number":
             return self._number()
@@ -123,7 +130,7 @@ class _Parser:
             self._take()
             return tree.Literal(token.offset, len(token.text), token.text[1:-1])
         if token.kind == "name":
-            return self._named(depth)
+            return self._named(binding, depth)
         raise self._unexpected("a value is needed")
 
     def _number(self) -> tree.Literal:
@@ -133,9 +140,12 @@ class _Parser:
         whole = token.text.isdigit()
         if (whole and (len(token.text) > 19 or int(token.text) >= tree.LIMIT)) or (self.sizes_only and not whole):
             raise ExpressionError("KM112", "not a 64-bit whole number", token.offset, len(token.text))
-        return tree.Literal(token.offset, len(token.text), int(token.text) if whole else float(token.text))
+        constant = int(token.text) if whole else float(token.text)
+        if constant == float("inf"):
+            raise ExpressionError("KM112", "not a finite number", token.offset, len(token.text))
+        return tree.Literal(token.offset, len(token.text), constant)
 
-    def _named(self, depth: int) -> Node:
+    def _named(self, binding: int, depth: int) -> Node:
         token = self._take()
         called = self.token.kind == "mark" and self.token.text == "("
         if called and token.text in ("has", "shape") and not self.sizes_only:
@@ -145,9 +155,10 @@ class _Parser:
         if self.sizes_only:
             return tree.Name(token.offset, len(token.text), token.text)
         if token.text == "not":
-            operand = self.expression(_NOT_BINDING, depth + 1)
-            if tree.is_truth(operand) is False:
-                raise operand.fail("KM113", "'not' takes a truth value")
+            if binding > NOT_BINDING:
+                raise ExpressionError("KM111", "'not' needs parentheses here", token.offset, 3, "write (not …)")
+            operand = self.expression(NOT_BINDING, depth + 1)
+            _check(operand, "truth value", "'not'")
             return tree.Not(token.offset, operand.offset + operand.width - token.offset, operand)
         if token.text in ("true", "false"):
             return tree.Literal(token.offset, len(token.text), token.text == "true")
@@ -170,34 +181,47 @@ class _Parser:
         index: Node | None = None
         if self.token.text == "[":
             self._take()
-            index = self.expression(0, depth + 1)
+            index = self._whole("an index", depth)
             width = self._want("]").offset + 1 - token.offset
         return tree.Config(token.offset, width, name.text, index)
 
     def _about_tensor(self, token: Token, depth: int) -> Node:
         match = _TENSOR.match(self.text, self.at)
         if match is None:
-            raise ExpressionError("KM111", f"{token.text}() takes one tensor name", token.offset, len(token.text))
+            help = f"write {token.text}('blk.{{layer}}.name')"
+            raise ExpressionError("KM111", f"{token.text}() takes one tensor name", token.offset, len(token.text), help)
         self.at = match.end()
         self.token = self._next()
         if token.text == "has":
             return tree.Has(token.offset, match.end() - token.offset, match["tensor"])
         self._want("[")
-        index = self.expression(0, depth + 1)
+        index = self._whole("an index", depth)
         end = self._want("]").offset + 1
         return tree.Shape(token.offset, end - token.offset, match["tensor"], index)
+
+    def _whole(self, taker: str, depth: int) -> Node:
+        node = self.expression(0, depth + 1)
+        _check(node, "number", taker)
+        return node
 
     def _call(self, token: Token, depth: int) -> Node:
         if token.text not in ARITY:
             near = nearest(token.text, ARITY)
             raise ExpressionError("KM114", f"no function {token.text!r}", token.offset, len(token.text), near=near)
         self._want("(")
-        arguments = [self.expression(0, depth + 1)]
+        arguments = [self._whole(token.text, depth)]
         while self.token.text == ",":
             self._take()
-            arguments.append(self.expression(0, depth + 1))
+            arguments.append(self._whole(token.text, depth))
         end = self._want(")").offset + 1
         if len(arguments) != ARITY[token.text]:
             message = f"{token.text} takes {ARITY[token.text]} arguments, not {len(arguments)}"
             raise ExpressionError("KM114", message, token.offset, end - token.offset)
         return tree.Call(token.offset, end - token.offset, token.text, tuple(arguments))
+
+
+def _check(node: Node, need: Kind, taker: str) -> None:
+    """Refuses an operand whose form tells that it is of another kind than is needed."""
+    kind = tree.kind_of(node)
+    if kind is not None and kind != need:
+        raise node.fail("KM113", f"{taker} takes a {need}, not a {kind}")

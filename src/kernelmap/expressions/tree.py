@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from kernelmap.expressions.errors import ExpressionError
 from kernelmap.vocabulary import FORMATS
 
 Scalar = bool | int | float | str
+Kind = typing.Literal["number", "text", "truth value"]
 LIMIT = 2**63
 
 
@@ -75,10 +77,13 @@ class Literal(Node):
         return self.constant
 
     def text(self) -> str:
-        """As written."""
+        """As written; a string in the quotes that it does not hold itself."""
         if isinstance(self.constant, bool):
             return "true" if self.constant else "false"
-        return f"'{self.constant}'" if isinstance(self.constant, str) else repr(self.constant)
+        if isinstance(self.constant, str):
+            quote = '"' if "'" in self.constant else "'"
+            return f"{quote}{self.constant}{quote}"
+        return repr(self.constant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +225,8 @@ class Not(Node):
         return not truth(self.operand, env)
 
     def text(self) -> str:
-        """As written."""
-        return f"not {self.operand.text()}" if isinstance(self.operand, (Has, Not)) else f"not ({self.operand.text()})"
+        """Parentheses only around what binds less than ``not``."""
+        return f"not {_inside(self.operand, NOT_BINDING - 1)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +254,10 @@ class Binary(Node):
             raise self.fail("KM116", f"{self.symbol} takes numbers, not {left!r} and {right!r}")
         if self.symbol in ("//", "%") and right == 0:
             raise self.fail("KM117", "division by zero")
-        result: int | float = _ARITHMETIC[self.symbol](left, right)
+        try:
+            result = _ARITHMETIC[self.symbol](left, right)
+        except OverflowError:  # a whole number beyond every float met a float
+            raise self.fail("KM117", "the result overflows 64 bits") from None
         if not -LIMIT <= result < LIMIT:
             raise self.fail("KM117", "the result overflows 64 bits")
         return result
@@ -261,8 +269,10 @@ class Binary(Node):
         return bool(_COMPARE[self.symbol](left, right))
 
     def text(self) -> str:
-        """With parentheses around operators inside."""
-        return f"{_inner(self.left)} {self.symbol} {_inner(self.right)}"
+        """With the parentheses that the tree needs: more would nest deeper than the text that was parsed."""
+        own = BINDING[self.symbol]
+        left = _inside(self.left, own if self.symbol in COMPARISONS else own - 1)
+        return f"{left} {self.symbol} {_inside(self.right, own)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +326,11 @@ _ARITHMETIC: Mapping[str, Callable[[int | float, int | float], int | float]] = {
 }  # fmt: skip
 COMPARISONS = frozenset(_COMPARE)
 BOOLEAN = frozenset({"and", "or"})
+BINDING: Mapping[str, int] = {
+    "or": 1, "and": 2, **dict.fromkeys(_COMPARE, 4), "+": 5, "-": 5, "*": 6, "//": 6, "%": 6
+}  # fmt: skip
+"""How tightly operators bind. Equal ones group from the left; comparisons do not chain."""
+NOT_BINDING = 3
 
 
 def truth(node: Node, env: Env) -> bool:
@@ -334,19 +349,31 @@ def whole(node: Node, env: Env) -> int:
     return found
 
 
-def is_truth(node: Node) -> bool | None:
-    """Whether a node gives a truth value, as far as its form tells; None if it does not."""
+def kind_of(node: Node) -> Kind | None:
+    """What a node gives, as far as its form tells; None for names and config, whose values decide."""
     if isinstance(node, (Has, Not)) or (isinstance(node, Binary) and node.symbol in COMPARISONS | BOOLEAN):
-        return True
-    if isinstance(node, Literal):
-        return isinstance(node.constant, bool)
-    if isinstance(node, (Binary, Call, Layer, Shape)):
-        return False
+        return "truth value"
+    if isinstance(node, Option) or (isinstance(node, Literal) and isinstance(node.constant, str)):
+        return "text"
+    if isinstance(node, Literal) and isinstance(node.constant, bool):
+        return "truth value"
+    if isinstance(node, (Literal, Binary, Call, Layer, Shape)):
+        return "number"
     return None
 
 
-def _inner(node: Node) -> str:
-    return f"({node.text()})" if isinstance(node, (Binary, Not)) else node.text()
+def too_high(node: Node, limit: int) -> Node | None:
+    """A node with ``limit`` nodes above it, if there is one: values and texts recurse once a level."""
+    level = [node]
+    for _ in range(limit):
+        level = [child for parent in level for child in parent.children()]
+    return level[0] if level else None
+
+
+def _inside(node: Node, binding: int) -> str:
+    """The text of an operand, in parentheses unless it binds tighter than ``binding``."""
+    own = BINDING[node.symbol] if isinstance(node, Binary) else NOT_BINDING if isinstance(node, Not) else None
+    return node.text() if own is None or own > binding else f"({node.text()})"
 
 
 def _filled(tensor: str, env: Env) -> str:

@@ -64,6 +64,12 @@ RULES = (
         "A weight block's factor (or a plain weight) is NaN or infinite; every output that reads it would be wrong.",
         "Get an undamaged file, or requantize from finite weights.",
     ),
+    Rule(
+        "KM512",
+        "preparation failed",
+        "A hook refused a weight (a factor that is not finite, an unfit layout) or found no memory for the result.",
+        "See the message; to do without the preparation, exclude the provider.",
+    ),
     Rule("KM520", "threads", "A session has at least one thread.", "Give a number from 1 up."),
     Rule("KM521", "phase not in the plan", "The circuit has no op in this phase.", "Call another phase."),
     Rule(

@@ -36,7 +36,7 @@ RULES = (
     Rule(
         "KM113",
         "operand types",
-        "An operator was given truth values where numbers are needed, or the reverse.",
+        "An operator, function or index was given a truth value, number or text where another kind is needed.",
         "Mend the operand.",
     ),
     Rule(
