@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from kernelmap.expressions import Env, ExpressionError, Predicate, ScalarExpr, SizeExpr
+from kernelmap.expressions.tree import Node
 from kernelmap.vocabulary import FORMATS
 
 ENV = Env(
     names={"H": 256, "K": 8, "mode": "clamp", "flag": True},
-    config={"n": 4, "heads": (4, 8, 8, 8), "eps": 1e-5, "name": "x"},
+    config={"huge": 10**400, "n": 4, "heads": (4, 8, 8, 8), "eps": 1e-5, "name": "x"},
     options={"kv_cache": "fp16"},
     layer=1,
     has=lambda name: name == "blk.1.gate.weight",
@@ -82,6 +84,18 @@ def test_predicates(text: str, value: bool) -> None:
         (Predicate, "1 < 2 < 3", "KM111", 6),
         (Predicate, "layer and true", "KM113", 0),
         (Predicate, "(1 < 2) + 1 == 2", "KM113", 1),
+        (Predicate, "1 == 'x'", "KM113", 5),
+        (Predicate, "true == 1", "KM113", 8),
+        (Predicate, "option.kv < 2", "KM113", 0),
+        (Predicate, "config.a[true] == 1", "KM113", 9),
+        (Predicate, "shape(x)['y'] == 1", "KM113", 9),
+        (ScalarExpr, "1 < 'x'", "KM113", 4),
+        (ScalarExpr, "align64(1 < 2)", "KM113", 8),
+        (ScalarExpr, "1e999", "KM112", 0),
+        (ScalarExpr, "layer + \u0663", "KM111", 8),
+        (Predicate, "flag == not flag", "KM111", 8),
+        (SizeExpr, "1+" * 499 + "1", "KM111", 0),
+        (SizeExpr, "1,".join(["min("] * 33), "KM111", 196),
         (Predicate, "has()", "KM111", 0),
         (Predicate, "config == 1", None, 0),
     ],
@@ -113,7 +127,9 @@ def test_malformed(kind: Any, text: str, code: str | None, offset: int) -> None:
         (ScalarExpr, "config.name + 1", "KM116"),
         (ScalarExpr, "shape(blk.9.w)[0]", "KM116"),
         (ScalarExpr, "shape(blk.1.w)[2]", "KM116"),
-        (ScalarExpr, "1 < 'x'", "KM116"),
+        (ScalarExpr, "config.n < config.name", "KM116"),
+        (ScalarExpr, "config.huge * 1.0", "KM117"),
+        (ScalarExpr, "align64(1.5)", "KM116"),
         (Predicate, "mode", "KM116"),
         (Predicate, "flag == 1", "KM116"),
     ],
@@ -190,6 +206,83 @@ def test_canonical_text_parses_to_itself(text: str) -> None:
     once = SizeExpr.parse(text)
     again = SizeExpr.parse(str(once))
     assert again == once and hash(again) == hash(once) and str(again) == str(once)
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("a-b-c", "a - b - c"),
+        ("a-(b-c)", "a - (b - c)"),
+        ("(a*b)+c", "a * b + c"),
+        ("a*(b+c)", "a * (b + c)"),
+        ("(a<b) == (b<a)", "(a < b) == (b < a)"),
+        ("not ((a<b) and flag)", "not (a < b and flag)"),
+        ("(not (a<b)) or flag", "not a < b or flag"),
+        ("flag == (not other)", "flag == (not other)"),
+        ('mode == "it\'s"', 'mode == "it\'s"'),
+        ("has('blk.{layer}.w')", "has(blk.{layer}.w)"),
+    ],
+)
+def test_canonical_text_has_the_parentheses_that_it_needs(text: str, canonical: str) -> None:
+    assert str(ScalarExpr.parse(text)) == canonical
+    assert shape_of(ScalarExpr.parse(canonical).node) == shape_of(ScalarExpr.parse(text).node)
+
+
+def test_canonical_text_is_short_enough_to_be_read_again() -> None:
+    text = "+".join(["a" * 10] * 90)  # 989 characters, and 1167 with spaces
+    with pytest.raises(ExpressionError) as caught:
+        SizeExpr.parse(text)
+    assert caught.value.code == "KM111" and "with spaces" in caught.value.message
+
+
+def test_many_layers_may_be_listed() -> None:
+    every = " or ".join(f"layer == {n}" for n in range(66))
+    assert Predicate.parse(every).evaluate(Env(layer=65)) and not Predicate.parse(every).evaluate(Env(layer=66))
+
+
+def shape_of(node: Any) -> Any:
+    """A tree without its places."""
+    if not isinstance(node, Node):
+        return [shape_of(item) for item in node] if isinstance(node, tuple) else (type(node), node)
+    own = {item.name: getattr(node, item.name) for item in fields(node) if item.name not in ("offset", "width")}
+    return type(node).__name__, {name: shape_of(value) for name, value in own.items()}
+
+
+def joined(parts: st.SearchStrategy[str], symbols: list[str]) -> st.SearchStrategy[str]:
+    """Two parts around an operator, with parentheses or without: precedence decides."""
+    return st.tuples(parts, st.sampled_from(symbols), parts, st.booleans()).map(
+        lambda t: f"({t[0]} {t[1]} {t[2]})" if t[3] else f"{t[0]} {t[1]} {t[2]}"
+    )
+
+
+NUMBERS = st.recursive(
+    st.sampled_from(["H", "7", "-3", "2.50", "1e-9", "layer", "config.n", "config.heads[layer]", "shape(blk.1.w)[1]"]),
+    lambda inner: joined(inner, ["+", "-", "*", "//", "%"]),
+    max_leaves=6,
+)
+TRUTHS = st.recursive(
+    joined(NUMBERS, ["<", "<=", "==", "!="]) | st.sampled_from(["flag", "true", "has('blk.{layer}.x')", "mode == 'a'"]),
+    lambda inner: (
+        joined(inner, ["and", "or"]) | inner.map(lambda t: f"not ({t})") | inner.map(lambda t: f"({t}) != flag")
+    ),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(TRUTHS | NUMBERS)
+def test_canonical_text_keeps_every_tree(text: str) -> None:
+    once = ScalarExpr.parse(text)
+    again = ScalarExpr.parse(str(once))
+    assert shape_of(again.node) == shape_of(once.node) and str(again) == str(once)
+    assert answer(once) == answer(again)
+
+
+def answer(expression: ScalarExpr) -> Any:
+    try:
+        return expression.evaluate(ENV)
+    except ExpressionError as error:
+        return error.code, error.message
 
 
 @settings(max_examples=500)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from kernelmap.errors import Diagnostic, KernelmapError, Place, Severity
 
-MAX_BYTES = 64 * 2**20
+MAX_BYTES = 16 * 2**20
 MAX_DEPTH = 64
 MAX_PROBLEMS = 200
 _INT_LIMIT = 2**63

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from kernelmap.errors import Diagnostic, Place, Severity
@@ -39,7 +40,7 @@ def _block(item: Diagnostic, color: bool, width: int) -> Iterator[str]:
     gutter = ""
     if item.place is not None:
         gutter = " " * len(str(item.place.line or 1))
-        yield f"{gutter}{paint(_BLUE, '-->')} {item.place}"
+        yield f"{gutter}{paint(_BLUE, '-->')} {_printable(str(item.place), keep='')}"
         if item.place.line and item.place.source_line:
             yield from _source(item.place, gutter, width, lambda text: paint(_BLUE, text))
     if item.expected or item.found:
@@ -52,18 +53,34 @@ def _block(item: Diagnostic, color: bool, width: int) -> Iterator[str]:
         yield from _note(gutter, "help", line, width)
 
 
-def _source(place: Place, gutter: str, width: int, paint: Any) -> Iterator[str]:
+def _source(place: Place, gutter: str, width: int, paint: Callable[[str], str]) -> Iterator[str]:
     """The line, cut around the caret if it is long, with carets under what is meant."""
     room = max(20, width - len(gutter) - 3)
-    line, column = place.source_line.replace("\t", " "), place.column - 1
-    start = 0
+    line = "".join(_cell(char) for char in place.source_line)
+    if _cells(line) > room and not line.isascii():
+        room //= 2  # so that it fits also where every character is two cells wide
+    column, start = min(place.column - 1, len(line)), 0
     if len(line) > room:
         start = max(0, min(column - room // 3, len(line) - room))
-    shown = "".join(char if char.isprintable() else "?" for char in line[start : start + room])
-    carets = max(1, min(place.width, len(shown) - (column - start)))
+    shown = line[start : start + room]
+    before, meant = shown[: column - start], shown[column - start : column - start + place.width]
     yield paint(f"{gutter} |")
     yield f"{paint(f'{place.line} |')} {shown}".rstrip()
-    yield f"{paint(f'{gutter} |')} {' ' * (column - start)}{'^' * carets}"
+    yield f"{paint(f'{gutter} |')} {' ' * _cells(before)}{'^' * max(1, _cells(meant))}"
+
+
+def _cell(char: str) -> str:
+    """A character that stays in its place: tabs are spaces, and what cannot be printed is a question mark."""
+    return " " if char == "\t" else char if char.isprintable() else "?"
+
+
+def _cells(text: str) -> int:
+    """Columns that a terminal gives a text: two for wide characters, none for those that combine (UAX 11)."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
 
 
 def _note(gutter: str, label: str, text: str, width: int) -> Iterator[str]:
@@ -80,14 +97,18 @@ def _wrap(text: str, width: int, indent: str) -> list[str]:
     ) or [""]  # fmt: skip
 
 
-def _printable(text: str) -> str:
-    """Text from a hostile file cannot move the cursor."""
-    return "".join(char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text)
+def _printable(text: str, keep: str = "\n") -> str:
+    """Text from a hostile file, or its name, cannot move the cursor, and can be written in UTF-8."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode("ascii") for char in text
+    )
 
 
 def render_github(diagnostics: Iterable[Diagnostic]) -> str:
-    """GitHub workflow commands, one a line: ``::error file=…,line=…,col=…,title=…::message``."""
-    return "\n".join(_github(item) for item in diagnostics) + "\n"
+    """GitHub workflow commands, one a line: ``::error file=…,line=…,col=…,title=…::message``; ``""`` if all is well."""
+    return "".join(f"{_github(item)}\n" for item in diagnostics)
 
 
 def _github(item: Diagnostic) -> str:
@@ -105,7 +126,7 @@ def _github(item: Diagnostic) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return _printable(text.replace("\r\n", "\n")).replace("%", "%25").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:
@@ -113,18 +134,23 @@ def _property(text: str) -> str:
 
 
 def to_json(item: Diagnostic) -> dict[str, Any]:
-    """A JSON value with stable keys."""
+    """A JSON value with stable keys, always the same ones; its strings can be written in UTF-8."""
     place = item.place
     return {
         "code": item.code,
         "severity": item.severity.value,
-        "message": item.message,
-        "file": place.file if place else None,
+        "message": _encodable(item.message),
+        "file": _encodable(place.file) if place else None,
         "line": place.line if place and place.line else None,
         "column": place.column if place and place.line else None,
-        "pointer": place.pointer if place else None,
-        "expected": item.expected or None,
-        "found": item.found or None,
-        "near": list(item.near),
-        "help": item.help or None,
+        "pointer": _encodable(place.pointer) if place else None,
+        "expected": _encodable(item.expected) or None,
+        "found": _encodable(item.found) or None,
+        "near": [_encodable(name) for name in item.near],
+        "help": _encodable(item.help) or None,
     }
+
+
+def _encodable(text: str) -> str:
+    """Names of files may hold lone surrogates: bytes that are no UTF-8."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
