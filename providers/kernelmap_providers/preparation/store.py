@@ -148,5 +148,5 @@ def _write(path: Path, entry: Entry, fill: Store.Fill) -> None:
 def _crc(data: Array) -> int:
     crc = 0
     for start in range(0, len(data), _CHUNK):
-        crc = zlib.crc32(memoryview(data[start : start + _CHUNK]), crc)
+        crc = zlib.crc32(data[start : start + _CHUNK].data, crc)
     return crc
