@@ -247,3 +247,24 @@ def test_check_of_a_mixed_folder_reports_every_file(capsys: pytest.CaptureFixtur
     (tmp_path / "torn.json").write_text('{"a": ')
     code, _, err = cli(capsys, "check", str(tmp_path))
     assert code == 1 and "KM905" in err and "KM008" in err and "KM10" not in err
+
+
+def test_a_second_process_binds_without_compiling(tmp_path: Path) -> None:
+    """`warm` compiles into the cache; another process then loads every variant of every shipped circuit."""
+    environ = {**os.environ, "KERNELMAP_CACHE_DIR": str(tmp_path)}
+    words = [sys.executable, "-m", "kernelmap", "warm", "qwen35_moe", "--format", "json"]
+    first = subprocess.run(words, env=environ, capture_output=True, text=True, check=True)
+    names = {item["provider"] for item in json.loads(first.stdout)["warmed"]}
+    assert "moe_swiglu_expert_forward_q4k_q5k" in names
+    code = (
+        "import sys\n"
+        "from kernelmap_providers.jit.store import observed\n"
+        "from kernelmap.cli.main import run\n"
+        "events = []\n"
+        "with observed(events.append):\n"
+        "    run(['warm', 'qwen35_moe', '--format', 'json'])\n"
+        "compiled = [e for e in events if e.kind != 'loaded']\n"
+        "sys.exit(f'compiled {compiled}' if compiled or not events else 0)\n"
+    )
+    again = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr

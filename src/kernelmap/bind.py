@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,6 +109,41 @@ def bind(
     return BoundPlan(plan, elaborated, steps, sum(binder.sizes.values()))
 
 
+@dataclass(frozen=True, slots=True)
+class Warmed:
+    """A provider variant whose code was compiled or loaded, and how long that took."""
+
+    provider: str
+    variant: str
+    seconds: float
+
+
+def warm(
+    plan: Plan,
+    circuit: CircuitFile,
+    registry: Registry,
+    inventory: Inventory,
+    *,
+    host: Host | None = None,
+    environ: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Warmed, ...]:
+    """Builds every selected provider without weights, so that its code is compiled and cached before it is needed.
+
+    Verifies as `bind` does. Raises BindError with everything that does not fit.
+    """
+    host = host or probe_host()
+    problems = _recheck(plan, circuit, registry, inventory, host, os.environ if environ is None else environ)
+    if problems:
+        raise BindError(problems)
+    elaborated = elaborate(circuit.circuit, circuit.source, inventory, registry.contracts, plan.options)
+    binder = _Binder(plan, registry, inventory, host, progress or _silent, check_weights=False)
+    binder.build_all(elaborated)
+    if binder.problems:
+        raise BindError(binder.problems)
+    return tuple(binder.warmed)
+
+
 def _silent(_what: str, _done: int, _total: int) -> None:
     return None
 
@@ -174,9 +210,10 @@ class _Binder:
     prepared: dict[tuple[str, tuple[int, int] | None, str], Any] = field(default_factory=dict)
     sizes: dict[tuple[str, tuple[int, int] | None, str], int] = field(default_factory=dict)
     raw: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    warmed: list[Warmed] = field(default_factory=list)
 
     def run(self, elaborated: Elaborated) -> dict[Phase, tuple[BoundOp, ...]]:
-        built = self._build_all(elaborated)
+        built = self.build_all(elaborated)
         order = {id(instance): index for index, instance in enumerate(elaborated.instances)}
         steps: dict[Phase, list[tuple[int, BoundOp]]] = {phase: [] for phase in self.plan.phases}
         if self.problems:
@@ -194,7 +231,8 @@ class _Binder:
         self.progress("bound", total, total)
         return {phase: tuple(op for _, op in sorted(ops, key=lambda pair: pair[0])) for phase, ops in steps.items()}
 
-    def _build_all(self, elaborated: Elaborated) -> list[tuple[Decision, KernelMap, tuple[BoundVariant, ...]]]:
+    def build_all(self, elaborated: Elaborated) -> list[tuple[Decision, KernelMap, tuple[BoundVariant, ...]]]:
+        """Decision, map and code of every case, in the plan's order."""
         cases = cases_of(elaborated)
         built: list[tuple[Decision, KernelMap, tuple[BoundVariant, ...]]] = []
         if len(cases) != len(self.plan.decisions):
@@ -219,11 +257,13 @@ class _Binder:
             if not planned.enabled:
                 continue
             spec = build_spec(item, shared, planned.name, tuple(sorted(self.host.isa)))
+            started = time.perf_counter()
             try:
                 run = load_runner(item, shared.contract, spec)
             except KernelmapError as error:
                 self.problems.extend(error.diagnostics)
                 continue
+            self.warmed.append(Warmed(item.id, planned.name, time.perf_counter() - started))
             found.append(BoundVariant(planned, declared.guards, run))
         return tuple(found)
 

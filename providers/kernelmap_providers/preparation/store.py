@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 import numpy as np
-import platformdirs
 
 from kernelmap_providers.arguments import Array
+from kernelmap_providers.jit.location import cache_root
 from kernelmap_providers.packed.weight import aligned_bytes
 
 ENVIRONMENT = "KERNELMAP_PREPARED_CACHE"
-"""Unset, empty or ``off``: no cache. ``on``: the user's cache folder. Anything else: a folder."""
+"""Unset, empty or ``off``: no cache. ``on``: kernelmap's cache folder. Anything else: a folder."""
 MAGIC = b"KMPREP02"
 DATA_OFFSET = 4096
 _CHUNK = 16 * 2**20
@@ -92,7 +92,7 @@ def configured_store() -> Store | None:
     if wanted.lower() in ("", "off", "0"):
         return None
     if wanted.lower() in ("on", "1"):
-        return Store(Path(platformdirs.user_cache_dir("kernelmap")) / "prepared")
+        return Store(cache_root() / "prepared")
     return Store(Path(wanted))
 
 

@@ -93,6 +93,42 @@ def run(
     return CLEAN
 
 
+def warm(
+    target: Annotated[str, typer.Argument(help="A circuit (name or path), or a model file whose circuit is found.")],
+    model: options.ModelOption = None,
+    route: options.RouteOption = None,
+    pin: options.PinOption = None,
+    exclude: options.ExcludeOption = None,
+    option: options.SettingOption = None,
+    policy: options.PolicyOption = None,
+    maps: options.MapsOption = None,
+    circuits: options.CircuitsOption = None,
+    output: options.FormatOption = Format.TEXT,
+) -> int:
+    """Compile the providers that a circuit selects on this host, so that a later bind loads them from the cache."""
+    registry = options.registry_of(maps)
+    chosen = options.policy_of(registry, policy, route, pin, exclude, None, option)
+    about = options.subject(target, model, circuits)
+    host = options.host_of(None)
+    plan = resolve(about.circuit.circuit, about.circuit.source, about.inventory, registry, host, chosen)
+
+    from kernelmap.bind import warm as warm_plan
+    from kernelmap.cli.progress import bar
+
+    with bar("compile") as progress:
+        started = time.perf_counter()
+        done = warm_plan(plan, about.circuit, registry, about.inventory, host=host, progress=progress)
+        seconds = time.perf_counter() - started
+    if output is Format.JSON:
+        rows = [{"provider": w.provider, "variant": w.variant, "seconds": w.seconds} for w in done]
+        emit_json({"plan": plan.digest, "seconds": seconds, "warmed": rows})
+        return CLEAN
+    for item in done:
+        emit(f"{item.provider:<48} {item.variant:<20} {item.seconds:8.2f} s")
+    emit(f"{len(done)} variants ready in {seconds:.2f} s")
+    return CLEAN
+
+
 class PhaseResult:
     """What one phase gave: outputs, times, and comparisons."""
 
