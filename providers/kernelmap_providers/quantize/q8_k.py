@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from kernelmap_providers.jit.compile import jit
 from kernelmap_providers.quantize.layouts import Q8_K_SUMS16, Q8_K_SUMS32
 from kernelmap_providers.simd import ops
-from kernelmap_providers.simd.vectors import F32X8, I8X8, I32X8
+from kernelmap_providers.simd.static import Static
+from kernelmap_providers.simd.vectors import F32X8, I8X16, I16X4, I16X8, I32X8
 
 MAGNITUDE = np.int32(0x7FFFFFFF)
+SIGN = np.int32(-0x80000000)
 INFINITY = np.int32(0x7F800000)
-SMALLEST = np.float32(127.0) / np.finfo(np.float32).max
-"""Magnitudes up to here have no finite ``127 / max``: the block counts as zero."""
+EVEN, ODD = Static(0, 2, 4, 6), Static(1, 3, 5, 7)
 
 
 @jit
-def largest_bits(x: int) -> int:
-    """Bits of the largest magnitude of 256 fp32 values at address ``x``; NaN orders above infinity."""
-    mask = ops.fill(I32X8, MAGNITUDE)
-    best = ops.bit_and(ops.load(I32X8, x), mask)
-    for part in range(1, 32):
-        best = ops.maximum(best, ops.bit_and(ops.load(I32X8, x + 32 * part), mask))
-    return ops.reduce_max(best)
+def extremes(x: int) -> tuple[int, int]:
+    """Bits of the largest positive and of the largest negative magnitude of 256 fp32 values at ``x``.
+
+    As signed integers the bits of positive numbers order by magnitude above those of negative ones; with the sign bit
+    flipped it is the other way round. NaN orders above infinity. A value below 0: there is no number of that sign.
+    """
+    sign = ops.fill(I32X8, SIGN)
+    first, second = ops.load(I32X8, x), ops.load(I32X8, x + 32)
+    up, up2 = first, second
+    down, down2 = ops.bit_xor(first, sign), ops.bit_xor(second, sign)
+    for part in range(2, 32, 2):
+        first, second = ops.load(I32X8, x + 32 * part), ops.load(I32X8, x + 32 * part + 32)
+        up, up2 = ops.maximum(up, first), ops.maximum(up2, second)
+        down, down2 = ops.maximum(down, ops.bit_xor(first, sign)), ops.maximum(down2, ops.bit_xor(second, sign))
+    return ops.reduce_max(ops.maximum(up, up2)), ops.reduce_max(ops.maximum(down, down2))
 
 
 @jit
-def signed_extreme(x: int, bits: int) -> float:
-    """The first of 256 values at ``x`` whose magnitude has these bits."""
+def first_of_two(x: int, bits: int) -> float:
+    """The first of 256 values at ``x`` whose magnitude has these bits: both signs occur."""
     for part in range(256):
-        value = ops.load_i32(x + 4 * part)
-        if value & MAGNITUDE == bits:
+        if ops.load_i32(x + 4 * part) & MAGNITUDE == bits:
             return ops.load_f32(x + 4 * part)
     return np.float32(0.0)
 
@@ -43,33 +53,54 @@ def zero_block(out: int) -> None:
 
 
 @jit
+def quantize_sixteen(x: int, factor: Any, out: int) -> Any:
+    """16 values at ``x`` times ``factor`` to codes at ``out``; returns eight partial sums of the codes."""
+    top = ops.fill(I32X8, np.int32(127))
+    low = ops.rint(ops.mul(ops.load(F32X8, x), factor))
+    high = ops.rint(ops.mul(ops.load(F32X8, x + 32), factor))
+    low, high = ops.minimum(ops.convert(I32X8, low), top), ops.minimum(ops.convert(I32X8, high), top)
+    ops.store(out, ops.convert(I8X16, ops.join(low, high)))
+    return ops.add(low, high)
+
+
+@jit
+def quantize_half(x: int, factor: Any, out: int, sums16: int, sums32: int) -> None:
+    """128 values to codes at ``out``, eight sums of 16 at ``sums16`` and four sums of 32 at ``sums32``."""
+    groups = ops.fold8(
+        quantize_sixteen(x, factor, out),
+        quantize_sixteen(x + 64, factor, out + 16),
+        quantize_sixteen(x + 128, factor, out + 32),
+        quantize_sixteen(x + 192, factor, out + 48),
+        quantize_sixteen(x + 256, factor, out + 64),
+        quantize_sixteen(x + 320, factor, out + 80),
+        quantize_sixteen(x + 384, factor, out + 96),
+        quantize_sixteen(x + 448, factor, out + 112),
+    )
+    ops.store(sums16, ops.convert(I16X8, groups))
+    pairs = ops.add(ops.shuffle(groups, EVEN), ops.shuffle(groups, ODD))
+    ops.store(sums32, ops.convert(I16X4, pairs))
+
+
+@jit
 def quantize_block(x: int, out: int) -> bool:
     """One block of 256 values at ``x`` into the layout at ``out``; False where a value is NaN or infinite."""
-    bits = largest_bits(x)
+    up, down = extremes(x)
+    bits = max(up, down)
     if bits >= INFINITY:
         zero_block(out)
         return False
-    extreme = signed_extreme(x, bits)
-    scale = np.float32(-127.0) / extreme if bits != 0 else np.float32(np.inf)
+    extreme = ops.float_of_bits(np.int32(bits))
+    if down > up:
+        extreme = -extreme
+    elif up == down and up > 0:
+        extreme = first_of_two(x, bits)
+    scale = np.float32(-127.0) / extreme if bits > 0 else np.float32(np.inf)
     if not np.isfinite(scale):
         zero_block(out)
         return True
     factor = ops.fill(F32X8, scale)
-    top = ops.fill(I32X8, np.int32(127))
-    for stage in range(8):
-        total = np.int32(0)
-        for half in range(2):
-            place = 32 * stage + 16 * half
-            first = ops.mul(ops.load(F32X8, x + 4 * place), factor)
-            second = ops.mul(ops.load(F32X8, x + 4 * place + 32), factor)
-            low = ops.minimum(ops.convert(I32X8, ops.rint(first)), top)
-            high = ops.minimum(ops.convert(I32X8, ops.rint(second)), top)
-            ops.store(out + place, ops.convert(I8X8, low))
-            ops.store(out + place + 8, ops.convert(I8X8, high))
-            part = ops.reduce_add(ops.add(low, high))
-            ops.store(out + Q8_K_SUMS16 + 4 * stage + 2 * half, np.int16(part))
-            total += part
-        ops.store(out + Q8_K_SUMS32 + 2 * stage, np.int16(total))
+    quantize_half(x, factor, out, out + Q8_K_SUMS16, out + Q8_K_SUMS32)
+    quantize_half(x + 512, factor, out + 128, out + Q8_K_SUMS16 + 16, out + Q8_K_SUMS32 + 8)
     ops.store(out + 304, np.float32(1.0) / scale)
     ops.store(out + 308, np.int32(0))
     ops.store(out + 312, np.int64(0))

@@ -15,6 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from kernelmap_providers.simd.emit import F16, F32, I32, I64, PTR, Emitter, Value, constant
+from kernelmap_providers.simd.fold import Fold
 from kernelmap_providers.simd.static import StaticType
 from kernelmap_providers.simd.target import FORMS, Form
 from kernelmap_providers.simd.vectors import VectorType, kind_of
@@ -52,6 +53,7 @@ _BY_ARITY: dict[int, Callable[[Any], Any]] = {
     2: lambda f: intrinsic(lambda context, a, b: f(a, b)),
     3: lambda f: intrinsic(lambda context, a, b, c: f(a, b, c)),
     4: lambda f: intrinsic(lambda context, a, b, c, d: f(a, b, c, d)),
+    8: lambda f: intrinsic(lambda context, a, b, c, d, e, g, h, i: f(a, b, c, d, e, g, h, i)),
 }
 """Numba reads an intrinsic's arity from its signature, so each needs its own."""
 
@@ -153,6 +155,13 @@ def _convert(e: Emitter, kinds: Any, _kind: Value, value: Value) -> Value:
 
 def _rint(e: Emitter, kinds: Any, a: Value) -> Value:
     return e._call(f"llvm.rint.v{kinds[0].count}f32", a.type, [a])
+
+
+def _fold8(e: Emitter, _kinds: Any, *vectors: Value) -> Value:
+    fold = Fold(e)
+    for value in vectors:
+        fold.push(value)
+    return fold.lanes()
 
 
 def _to_kind(kind: types.Type, _value: types.Type) -> types.Type:
@@ -268,4 +277,9 @@ round_to_half = operation(
     lambda value: types.float32,
     lambda e, kinds, value: e.b.fpext(e.b.fptrunc(value, F16), F32),
     "A scalar fp32 rounded to fp16 (ties to even) and widened again; infinite where it is out of range.",
+)
+fold8 = operation(
+    lambda a, b, c, d, e, f, g, h: a,
+    _fold8,
+    "Eight i32x8 vectors to one: lane i is the sum of vector i's lanes, wrapping.",
 )

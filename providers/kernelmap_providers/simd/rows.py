@@ -14,6 +14,7 @@ from llvmlite import ir
 
 from kernelmap_providers.simd.block import GROUP_ROWS, ActLayout
 from kernelmap_providers.simd.emit import F32, I8, I16, I32, I64, PTR, VOID, Emitter, Value, constant, vector
+from kernelmap_providers.simd.fold import Fold, add_neighbours
 from kernelmap_providers.simd.target import FORMS, Form
 
 ARGUMENTS = ("weights", "row_stride", "rows", "blocks", "acts", "act_stride", "out", "out_stride")
@@ -122,7 +123,7 @@ def _row_offset(e: Emitter, args: dict[str, Value], row: int) -> Value:
 
 def _sums(e: Emitter, fmt: StoredFormat, blocks: list[Value], acts: list[Value]) -> list[Value]:
     """For every token the block's integer dots, a lane a row."""
-    folds = [_Fold(e) for _ in acts]
+    folds = [Fold(e) for _ in acts]
     for block in blocks:
         partial = [constant(vector(I32, e.lanes), 0) for _ in acts]
         for piece in fmt.pieces(e, block):
@@ -159,31 +160,6 @@ def _dot(e: Emitter, fmt: StoredFormat, total: Value, piece: Piece, values: Valu
     return e.dot2(total, products, e.b.bitcast(both, products.type))
 
 
-class _Fold:
-    """Eight vectors of int32 partial sums into one vector of eight sums, merged as soon as two of a kind are there."""
-
-    _EVEN, _ODD = (0, 2, 8, 10, 4, 6, 12, 14), (1, 3, 9, 11, 5, 7, 13, 15)
-    _LOW, _HIGH = (0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15)
-
-    def __init__(self, e: Emitter) -> None:
-        self.e = e
-        self.waiting: list[tuple[int, Value]] = []
-
-    def push(self, value: Value) -> None:
-        """The next row's partial sums."""
-        level = 0
-        while self.waiting and self.waiting[-1][0] == level:
-            _, before = self.waiting.pop()
-            first, second = (self._LOW, self._HIGH) if level == 2 else (self._EVEN, self._ODD)
-            value = self.e.b.add(self.e.shuffle(before, value, first), self.e.shuffle(before, value, second))
-            level += 1
-        self.waiting.append((level, value))
-
-    def lanes(self) -> Value:
-        """The eight sums, in the order of the rows."""
-        return self.waiting[0][1]
-
-
 def _minima(e: Emitter, fmt: StoredFormat, blocks: list[Value], acts: list[Value]) -> list[Any]:
     """For every token the products of minima and activation sums, a lane a row."""
     factors = [fmt.minima(e, block) for block in blocks]
@@ -196,10 +172,6 @@ def _minima(e: Emitter, fmt: StoredFormat, blocks: list[Value], acts: list[Value
         sums = e.load(act, fmt.sums_at, vector(I16, e.lanes))
         both = e.concat([sums, sums])
         dots = [e.dot2(constant(vector(I32, e.lanes), 0), pair, both) for pair in pairs]
-        halves = [_add_neighbours(e, dots[0], dots[1]), _add_neighbours(e, dots[2], dots[3])]
-        result.append(e.shuffle(_add_neighbours(e, *halves), None, (0, 4, 1, 5, 2, 6, 3, 7)))
+        halves = [add_neighbours(e, dots[0], dots[1]), add_neighbours(e, dots[2], dots[3])]
+        result.append(e.shuffle(add_neighbours(e, *halves), None, (0, 4, 1, 5, 2, 6, 3, 7)))
     return result
-
-
-def _add_neighbours(e: Emitter, a: Value, b: Value) -> Value:
-    return e.b.add(e.shuffle(a, b, _Fold._EVEN), e.shuffle(a, b, _Fold._ODD))
