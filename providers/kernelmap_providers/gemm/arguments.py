@@ -26,15 +26,19 @@ BAD_ROW: Final = 80
 
 NO_ROW: Final = 2**63 - 1
 
-_READ_2D = {"ndim": 2, "layout": "A", "readonly": True, "aligned": False}
+
+def _read_only(element: Any) -> Any:
+    return types.Array(element, 2, "A", readonly=True, aligned=False)
+
+
 ENTRY_ARGUMENTS: Final = (
-    types.Array(types.float32, **_READ_2D),
-    types.Array(types.uint8, **_READ_2D),
+    _read_only(types.float32),
+    _read_only(types.uint8),
     types.Array(types.float32, 2, "A", aligned=False),
     types.Array(types.uint8, 1, "C"),
     *[types.int64] * 5,
 )
-"""Signature of ``gemm_entry``: views of any stride, alignment and mutability arrive by conversion, without compiling."""
+"""Signature of ``gemm_entry``: views of any stride, alignment and mutability convert to it, nothing is compiled."""
 
 
 @entry

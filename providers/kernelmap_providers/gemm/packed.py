@@ -53,12 +53,12 @@ def gemm_task(leg: Any, params: int, index: int, count: int, control: int) -> in
     return 0
 
 
-def quantize_acts(leg, x, x_stride, blocks, out, first, last):  # type: ignore[no-untyped-def]
+def quantize_acts(leg: Any, x: Any, x_stride: Any, blocks: Any, out: Any, first: Any, last: Any) -> Any:
     """``quantize_blocks`` in the leg's activation format. Jitted code only."""
     raise NotImplementedError("called from jitted code only")
 
 
-def multiply(leg, params, index, count):  # type: ignore[no-untyped-def]
+def multiply(leg: Any, params: Any, index: Any, count: Any) -> Any:
     """Dots of all tokens with thread ``index``'s weight rows. Jitted code only."""
     raise NotImplementedError("called from jitted code only")
 
@@ -83,7 +83,7 @@ def _multiply(leg: Any, params: Any, index: Any, count: Any) -> Any:
     many_vectors, stream_vectors = shape.vectors, shape.streams
     joined, lanes, act_bytes = form.lanes // GROUP_ROWS, form.lanes, act.bytes
 
-    def run(leg, params, index, count):  # type: ignore[no-untyped-def]
+    def run(leg: Any, params: Any, index: Any, count: Any) -> Any:
         tokens, rows = native.load_word(params + args.TOKENS), native.load_word(params + args.ROWS)
         blocks, acts = native.load_word(params + args.BLOCKS), native.load_word(params + args.ACTS)
         weights, stride = native.load_word(params + args.WEIGHTS), native.load_word(params + args.WEIGHT_STRIDE)
@@ -156,7 +156,8 @@ def packed_gemm(fmt: PackedFormat, form: Form, rows: int, values: int) -> Run:
     def run(x: npt.NDArray[np.float32], weight: PackedWeight, y: npt.NDArray[np.float32],
             workspace: npt.NDArray[np.uint8], threads: int) -> int:  # fmt: skip
         data = weight.checked(fmt, rows, values)
-        return int(call(args.contiguous_rows(x), data[0], y, workspace, rows, blocks, task, POOL.control(threads), threads))
+        x = args.contiguous_rows(x)
+        return int(call(x, data[0], y, workspace, rows, blocks, task, POOL.control(threads), threads))
 
     return run
 

@@ -42,8 +42,8 @@ def group_count(form: Form, vectors: int) -> int:
     return form.lanes // GROUP_ROWS * vectors
 
 
-def panel(leg, vectors, weights, group_stride, blocks, acts, act_index, act_stride, out, out_index, out_stride,
-          factors, tokens):  # type: ignore[no-untyped-def]  # fmt: skip
+def panel(leg: Any, vectors: Any, weights: Any, group_stride: Any, blocks: Any, acts: Any, act_index: Any, act_stride:
+          Any, out: Any, out_index: Any, out_stride: Any, factors: Any, tokens: Any) -> Any:  # fmt: skip
     """Dots of ``tokens`` token rows with ``vectors`` (a Static) vectors of weight rows; see ``simd.tile.ARGUMENTS``.
 
     ``leg`` is ``Static(layout, form, flags)``; flags may hold ``i`` (rows come through int32 indices) and ``a``
@@ -53,15 +53,16 @@ def panel(leg, vectors, weights, group_stride, blocks, acts, act_index, act_stri
 
 
 @generic(panel)
-def _panel(leg: Any, vectors: Any, weights, group_stride, blocks, acts, act_index, act_stride, out, out_index,
-           out_stride, factors, tokens) -> Any:  # type: ignore[no-untyped-def]  # fmt: skip
+def _panel(leg: Any, vectors: Any, weights: Any, group_stride: Any, blocks: Any, acts: Any, act_index: Any,
+           act_stride: Any, out: Any, out_index: Any, out_stride: Any, factors: Any, tokens: Any) -> Any:  # fmt: skip
     if not isinstance(leg, StaticType):
         return None
     s0, s1, s2, s3 = panel_shape(FORMS[str(leg.parts[1])]).tokens
     k0, k1, k2, k3, k_last = (_tile(leg, size, int(vectors.parts[0])) for size in (s0, s1, s2, s3, 1))
 
-    def many(leg, vectors, weights, group_stride, blocks, acts, act_index, act_stride, out, out_index, out_stride,
-             factors, tokens):  # type: ignore[no-untyped-def]  # fmt: skip
+    def many(leg: Any, vectors: Any, weights: Any, group_stride: Any, blocks: Any, acts: Any, act_index: Any,
+             act_stride: Any, out: Any, out_index: Any, out_stride: Any, factors: Any, tokens: Any
+) -> Any:  # fmt: skip
         done = 0
         while done < tokens:
             left = tokens - done
@@ -89,21 +90,21 @@ def _panel(leg: Any, vectors: Any, weights, group_stride, blocks, acts, act_inde
     return many
 
 
-def single(leg, vectors, weights, group_stride, blocks, acts, act_index, act_stride, out, out_index, out_stride,
-           factors):  # type: ignore[no-untyped-def]  # fmt: skip
+def single(leg: Any, vectors: Any, weights: Any, group_stride: Any, blocks: Any, acts: Any, act_index: Any,
+           act_stride: Any, out: Any, out_index: Any, out_stride: Any, factors: Any) -> Any:  # fmt: skip
     """One token's dots with ``vectors`` vectors of weight rows, prefetching. Jitted code only."""
     raise NotImplementedError("called from jitted code only")
 
 
 @generic(single)
-def _single(leg: Any, vectors: Any, weights, group_stride, blocks, acts, act_index, act_stride, out, out_index,
-            out_stride, factors) -> Any:  # type: ignore[no-untyped-def]  # fmt: skip
+def _single(leg: Any, vectors: Any, weights: Any, group_stride: Any, blocks: Any, acts: Any, act_index: Any,
+            act_stride: Any, out: Any, out_index: Any, out_stride: Any, factors: Any) -> Any:  # fmt: skip
     if not isinstance(leg, StaticType):
         return None
     kernel = _tile(leg, 1, int(vectors.parts[0]), prefetch=PREFETCH_BLOCKS)
 
-    def one(leg, vectors, weights, group_stride, blocks, acts, act_index, act_stride, out, out_index, out_stride,
-            factors):  # type: ignore[no-untyped-def]  # fmt: skip
+    def one(leg: Any, vectors: Any, weights: Any, group_stride: Any, blocks: Any, acts: Any, act_index: Any,
+            act_stride: Any, out: Any, out_index: Any, out_stride: Any, factors: Any) -> Any:  # fmt: skip
         kernel(weights, group_stride, blocks, acts, act_index, act_stride, out, out_index, out_stride, factors)
 
     return one

@@ -10,9 +10,14 @@ from numba.core.dispatcher import Dispatcher
 from kernelmap_providers.jit.store import SourceCache
 
 
-def jit(function: Any) -> Any:
+def jit(function: Any, inline: bool = False) -> Any:
     """An inner function: compiled into its callers, without the GIL, IEEE division, never fastmath."""
-    return njit(nogil=True, error_model="numpy")(function)
+    return njit(nogil=True, error_model="numpy", forceinline=inline)(function)
+
+
+def inlined(function: Any) -> Any:
+    """As ``jit``, always inlined: for helpers that take or return vectors, which otherwise go through memory."""
+    return jit(function, inline=True)
 
 
 def entry(function: Any) -> Any:
@@ -37,5 +42,5 @@ def native_address(dispatcher: Dispatcher, *signature: types.Type) -> int:
     Statics count as arguments: pass a null pointer for each.
     """
     dispatcher.compile(signature)
-    result = dispatcher.overloads[signature]
+    result: Any = dispatcher.overloads[signature]
     return int(result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name))

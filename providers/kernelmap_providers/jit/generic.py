@@ -8,7 +8,7 @@ from typing import Any
 
 from numba.extending import overload
 
-OPTIONS = {"nogil": True, "error_model": "numpy"}
+OPTIONS: Any = {"nogil": True, "error_model": "numpy"}
 
 
 def generic(stub: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

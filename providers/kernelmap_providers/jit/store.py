@@ -29,6 +29,10 @@ from numba.core.serialize import dumps
 from kernelmap_providers.jit.location import cache_root
 from kernelmap_providers.jit.sources import has_sources, source_digest
 
+rebuild: Any = CompileResult._rebuild
+cachable: Any = CompileResultCacheImpl.check_cachable
+pickled: Any = dumps
+"""Numba's own steps, untyped there."""
 MAX_AGE_SECONDS = 90 * 24 * 3600
 """Files that nobody loaded for so long are removed: they belong to sources that have changed."""
 
@@ -63,11 +67,12 @@ def _tell(function: Any, signature: Any, kind: str) -> None:
         observer(event)
 
 
-class SourceCache(_Cache):  # type: ignore[misc]
+class SourceCache(_Cache):
     """Disk cache of one function's compiled signatures.
 
     The key: transitive sources of its module, function, signature (static arguments included), CPU name and features,
-    versions of Numba, llvmlite and Python. A directory that cannot be written means compiling each time, with a warning.
+    versions of Numba, llvmlite and Python. A directory that cannot be written means compiling each time, with a
+    warning.
     """
 
     _pruned = False
@@ -85,7 +90,8 @@ class SourceCache(_Cache):  # type: ignore[misc]
     def _file(self, signature: Any, codegen: Any) -> Path:
         function = self._function
         parts = (source_digest(function.__module__), function.__module__, function.__qualname__, str(signature),
-                 repr(codegen.magic_tuple()), numba.__version__, llvmlite.__version__, platform.python_version())  # fmt: skip
+                 repr(codegen.magic_tuple()), numba.__version__, llvmlite.__version__,
+                 platform.python_version())  # fmt: skip
         name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
         return Path(self.cache_path) / f"{function.__name__}-{name}.nbc"
 
@@ -96,7 +102,7 @@ class SourceCache(_Cache):  # type: ignore[misc]
             path = self._file(sig, target_context.codegen())
             try:
                 payload = pickle.loads(path.read_bytes())
-                result = CompileResult._rebuild(target_context, *payload)
+                result = rebuild(target_context, *payload)
                 os.utime(path)
             except FileNotFoundError:
                 pass
@@ -110,9 +116,9 @@ class SourceCache(_Cache):  # type: ignore[misc]
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Store a compiled signature, atomically."""
-        if self._enabled and CompileResultCacheImpl.check_cachable(self, data):
+        if self._enabled and cachable(self, data):
             try:
-                _write_atomically(self._file(sig, data.codegen), dumps(data._reduce()))
+                _write_atomically(self._file(sig, data.codegen), pickled(data._reduce()))
                 self._prune()
             except OSError as error:
                 self._enabled = False

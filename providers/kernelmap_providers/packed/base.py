@@ -51,6 +51,15 @@ class PackedFormat:
         """None, unless a family says otherwise."""
         return ()
 
+    def floats(self, e: Emitter, head: Rows) -> Sequence[Value]:
+        """Each layout has its own."""
+        raise NotImplementedError(self.name)
+
+    def float_step(self, e: Emitter, acc: Value, sums: tuple[Value, Value | None], weight: Sequence[Value],
+                   act: Sequence[Value]) -> Value:  # fmt: skip
+        """Each family has its own."""
+        raise NotImplementedError(self.name)
+
     def min_pair(self, e: Emitter, head: Rows, pair: int) -> Value:
         """Only called where ``min_pairs`` is not 0."""
         raise NotImplementedError(self.name)

@@ -77,7 +77,7 @@ Q6_K_X8 = Q6KX8(
 
 
 @jit
-def _code(raw: Any, value: int) -> int:
+def _code(raw: Any, value: int) -> Any:
     """The unsigned 6-bit code of a value (see ``formats.q6_k`` for the storage layout)."""
     half, quarter, place = value // 128, value // 32 % 4, value % 32
     low = raw[64 * half + 32 * (quarter % 2) + place] >> np.uint8(4 * (quarter // 2))

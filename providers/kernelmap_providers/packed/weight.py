@@ -23,7 +23,7 @@ class PackedWeight:
     dims: tuple[int, ...]
     """Shape in values, ``(..., rows, values)``; leading dims are experts and the like."""
     data: npt.NDArray[np.uint8]
-    """``[prod(leading), groups of 8 rows, group_bytes]``, C-contiguous, first byte 64-byte aligned; may be read-only."""
+    """``[prod(leading), groups of 8 rows, group_bytes]``, C-contiguous, 64-byte aligned; may be read-only."""
 
     @property
     def nbytes(self) -> int:
@@ -34,8 +34,8 @@ class PackedWeight:
         """The data, if it is packed for ``fmt`` with this last shape. Raises TypeError otherwise."""
         if self.layout != fmt.name or self.version != fmt.version or self.dims[-2:] != (rows, values):
             raise TypeError(
-                f"packed weight is {self.layout} v{self.version} {self.dims}, the kernel takes {fmt.name} v{fmt.version}"
-                f" [..., {rows}, {values}]"
+                f"packed weight is {self.layout} v{self.version} {self.dims}, the kernel takes"
+                f" {fmt.name} v{fmt.version} [..., {rows}, {values}]"
             )
         return self.data
 

@@ -11,6 +11,8 @@ then sleeps on its condition variable: an idle worker that polls slowed everythi
 
 from __future__ import annotations
 
+from typing import Any
+
 from kernelmap_providers.jit.compile import entry, jit
 from kernelmap_providers.pool.placement import spread
 from kernelmap_providers.simd import native
@@ -24,7 +26,7 @@ SPINS_BEFORE_YIELDING = 300
 
 @jit
 def wait_until(address: int, target: int) -> None:
-    """Wait until the word at ``address`` is at least ``target``: other threads are at work on it, so spin, then yield."""
+    """Wait until the word at ``address`` is at least ``target``: others are at work on it, so spin, then yield."""
     spins = 0
     while native.atomic_load(address) < target:
         native.spin_pause()
@@ -74,7 +76,7 @@ def dispatch(control: int, task: int, params: int, count: int) -> None:
 
 
 @jit
-def _next_job(slot: int, seen: int) -> int:
+def _next_job(slot: int, seen: int) -> Any:
     """The worker's next sequence number: spin for a while, then sleep."""
     for _ in range(SPINS_BEFORE_PARKING):
         if native.atomic_load(slot) != seen:
@@ -90,7 +92,7 @@ def _next_job(slot: int, seen: int) -> int:
 
 
 @entry
-def work(control: int, index: int) -> int:
+def work(control: int, index: int) -> Any:
     """Worker ``index``'s life: job after job. Never returns, never holds the GIL."""
     slot = control + SLOT_BYTES * index
     seen = 0
@@ -104,7 +106,7 @@ def work(control: int, index: int) -> int:
 
 
 @entry
-def prepare(control: int, slots: int) -> int:
+def prepare(control: int, slots: int) -> Any:
     """Initialise the mutexes and condition variables of a zeroed control block."""
     for index in range(slots):
         native.mutex_init(control + SLOT_BYTES * index + _MUTEX, 0)

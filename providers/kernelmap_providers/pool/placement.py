@@ -19,9 +19,9 @@ from kernelmap_providers.simd import native, ops
 MASK_BYTES = 128
 """A CPU mask of glibc: 1024 CPUs."""
 
-_current_cpu = types.ExternalFunction("sched_getcpu", types.int32())
-_get_affinity = types.ExternalFunction("sched_getaffinity", types.int32(types.int32, types.int64, types.int64))
-_set_affinity = types.ExternalFunction("sched_setaffinity", types.int32(types.int32, types.int64, types.int64))
+_current_cpu = native.external("sched_getcpu")
+_get_affinity = native.external("sched_getaffinity", types.int32, types.int64, types.int64)
+_set_affinity = native.external("sched_setaffinity", types.int32, types.int64, types.int64)
 
 
 def spread(control: int, index: int, slot_bytes: int, cpu_at: int, masks_at: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from kernelmap_providers.jit.compile import jit
@@ -13,7 +15,7 @@ INFINITY = np.int32(0x7F800000)
 
 
 @jit
-def _largest_bits(x: int) -> int:
+def _largest_bits(x: int) -> Any:
     """Bits of the largest magnitude of 32 values; NaN orders above infinity."""
     mask = ops.fill(I32X8, MAGNITUDE)
     best = ops.bit_and(ops.load(I32X8, x), mask)
@@ -23,7 +25,7 @@ def _largest_bits(x: int) -> int:
 
 
 @jit
-def _finish(out: int, scale: float, scaled_sum: float, total: int) -> bool:
+def _finish(out: int, scale: float, scaled_sum: float, total: int) -> Any:
     """Write the numbers behind the codes; False where one is not finite."""
     ops.store(out + 32, scale)
     ops.store(out + 36, scaled_sum)
@@ -39,7 +41,7 @@ def _zero(out: int) -> None:
 
 
 @jit
-def _codes(x: int, out: int, bits: int) -> tuple[float, int, bool]:
+def _codes(x: int, out: int, bits: int) -> Any:
     """Quantize 32 values; returns the unrounded scale, the sum of the codes, and whether the block counts as zero."""
     largest = ops.float_of_bits(np.int32(bits))
     inverse = np.float32(127.0) / largest if bits != 0 else np.float32(np.inf)
@@ -57,7 +59,7 @@ def _codes(x: int, out: int, bits: int) -> tuple[float, int, bool]:
 
 
 @jit
-def quantize_q8_0_block(x: int, out: int) -> bool:
+def quantize_q8_0_block(x: int, out: int) -> Any:
     """32 values at ``x`` into the layout at ``out``; False on NaN, infinity or a scale beyond fp16."""
     bits = _largest_bits(x)
     if bits >= INFINITY:
@@ -70,7 +72,7 @@ def quantize_q8_0_block(x: int, out: int) -> bool:
 
 
 @jit
-def quantize_q8_1_block(x: int, out: int) -> bool:
+def quantize_q8_1_block(x: int, out: int) -> Any:
     """As q8_0, with ``s = fp16(d_fp32 * sum of codes)``; False also where s is beyond fp16."""
     bits = _largest_bits(x)
     if bits >= INFINITY:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmap_providers.jit.compile import jit
+from kernelmap_providers.jit.compile import inlined, jit
 from kernelmap_providers.quantize.layouts import Q8_K_SUMS16, Q8_K_SUMS32
 from kernelmap_providers.simd import ops
 from kernelmap_providers.simd.static import Static
@@ -18,8 +18,8 @@ INFINITY = np.int32(0x7F800000)
 EVEN, ODD = Static(0, 2, 4, 6), Static(1, 3, 5, 7)
 
 
-@jit
-def extremes(x: int) -> tuple[int, int]:
+@inlined
+def extremes(x: int) -> Any:
     """Bits of the largest positive and of the largest negative magnitude of 256 fp32 values at ``x``.
 
     As signed integers the bits of positive numbers order by magnitude above those of negative ones; with the sign bit
@@ -37,7 +37,7 @@ def extremes(x: int) -> tuple[int, int]:
 
 
 @jit
-def first_of_two(x: int, bits: int) -> float:
+def first_of_two(x: int, bits: int) -> Any:
     """The first of 256 values at ``x`` whose magnitude has these bits: both signs occur."""
     for part in range(256):
         if ops.load_i32(x + 4 * part) & MAGNITUDE == bits:
@@ -52,7 +52,7 @@ def zero_block(out: int) -> None:
         ops.store(out + 32 * part, ops.fill(I32X8, np.int32(0)))
 
 
-@jit
+@inlined
 def quantize_sixteen(x: int, factor: Any, out: int) -> Any:
     """16 values at ``x`` times ``factor`` to codes at ``out``; returns eight partial sums of the codes."""
     top = ops.fill(I32X8, np.int32(127))
@@ -63,7 +63,7 @@ def quantize_sixteen(x: int, factor: Any, out: int) -> Any:
     return ops.add(low, high)
 
 
-@jit
+@inlined
 def quantize_half(x: int, factor: Any, out: int, sums16: int, sums32: int) -> None:
     """128 values to codes at ``out``, eight sums of 16 at ``sums16`` and four sums of 32 at ``sums32``."""
     groups = ops.fold8(
@@ -82,17 +82,16 @@ def quantize_half(x: int, factor: Any, out: int, sums16: int, sums32: int) -> No
 
 
 @jit
-def quantize_block(x: int, out: int) -> bool:
+def quantize_block(x: int, out: int) -> Any:
     """One block of 256 values at ``x`` into the layout at ``out``; False where a value is NaN or infinite."""
     up, down = extremes(x)
     bits = max(up, down)
     if bits >= INFINITY:
         zero_block(out)
         return False
-    extreme = ops.float_of_bits(np.int32(bits))
-    if down > up:
-        extreme = -extreme
-    elif up == down and up > 0:
+    # The sign goes in without a branch: half of the branches would be mispredicted.
+    extreme = ops.float_of_bits(np.int32(bits) ^ (np.int32(down > up) << np.int32(31)))
+    if up == down and up > 0:
         extreme = first_of_two(x, bits)
     scale = np.float32(-127.0) / extreme if bits > 0 else np.float32(np.inf)
     if not np.isfinite(scale):

@@ -12,7 +12,7 @@ from kernelmap_providers.simd.static import StaticType
 _BLOCKS = {"q8_k": q8_k.quantize_block, "q8_0": q8_0.quantize_q8_0_block, "q8_1": q8_0.quantize_q8_1_block}
 
 
-def quantize_blocks(act, x, x_stride, blocks, out, first, last):  # type: ignore[no-untyped-def]
+def quantize_blocks(act: Any, x: Any, x_stride: Any, blocks: Any, out: Any, first: Any, last: Any) -> Any:
     """Quantize blocks ``first..last`` of a matrix, counted row by row; ``act`` is ``Static(activation format)``.
 
     ``x`` and ``out`` are addresses, ``x_stride`` bytes between rows of ``blocks`` blocks. Returns the least row with a
@@ -32,7 +32,7 @@ def _quantize_blocks(act: Any, x: Any, x_stride: Any, blocks: Any, out: Any, fir
     values_bytes, out_bytes = 4 * layout.values, layout.bytes
     quantize_block = _BLOCKS[layout.name]
 
-    def run(act, x, x_stride, blocks, out, first, last):  # type: ignore[no-untyped-def]
+    def run(act: Any, x: Any, x_stride: Any, blocks: Any, out: Any, first: Any, last: Any) -> Any:
         bad = NO_ROW
         for index in range(first, last):
             row = index // blocks

@@ -1,7 +1,7 @@
 """What a micro-kernel must know of a packed format: where a block keeps what, and how its codes unpack.
 
-Eight weight rows lie side by side in a packed block. A vector of a form with 16 lanes joins two such groups, so ``Rows``
-hands out vectors that span all lanes whatever the form.
+Eight weight rows lie side by side in a packed block. A vector of a form with 16 lanes joins two such groups, so
+``Rows`` hands out vectors that span all lanes whatever the form.
 """
 
 from __future__ import annotations

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from llvmlite import ir
 
 from kernelmap_providers.simd.target import Form
 
-Value = ir.Value
-Offset = int | ir.Value
+Value: TypeAlias = Any
+"""An LLVM value; llvmlite is untyped."""
+Offset: TypeAlias = Any
+"""An int, or an int64 LLVM value."""
 
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F16, F32 = ir.HalfType(), ir.FloatType()

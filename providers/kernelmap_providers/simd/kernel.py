@@ -7,11 +7,11 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from kernelmap_providers.simd.block import BlockFormat
 from kernelmap_providers.simd.rows import ARGUMENTS as ROW_ARGUMENTS
 from kernelmap_providers.simd.rows import StoredFormat, rows_function
+from kernelmap_providers.simd.static import intrinsic
 from kernelmap_providers.simd.target import Form
 from kernelmap_providers.simd.tile import ARGUMENTS, TileShape, tile_function
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from kernelmap_providers.simd.emit import I64, PTR, VOID
+from kernelmap_providers.simd.static import intrinsic
 
 _i64 = types.int64
 
@@ -85,10 +85,16 @@ def load_word(typing_context: Any, address: Any) -> Any:
     return _i64(_i64), codegen
 
 
-mutex_init = types.ExternalFunction("pthread_mutex_init", types.int32(_i64, _i64))
-mutex_lock = types.ExternalFunction("pthread_mutex_lock", types.int32(_i64))
-mutex_unlock = types.ExternalFunction("pthread_mutex_unlock", types.int32(_i64))
-condition_init = types.ExternalFunction("pthread_cond_init", types.int32(_i64, _i64))
-condition_wait = types.ExternalFunction("pthread_cond_wait", types.int32(_i64, _i64))
-condition_signal = types.ExternalFunction("pthread_cond_signal", types.int32(_i64))
-yield_core = types.ExternalFunction("sched_yield", types.int32())
+
+def external(name: str, *arguments: Any) -> Any:
+    """A C function of the process that returns an int."""
+    return types.ExternalFunction(name, types.int32(*arguments))
+
+
+mutex_init = external("pthread_mutex_init", _i64, _i64)
+mutex_lock = external("pthread_mutex_lock", _i64)
+mutex_unlock = external("pthread_mutex_unlock", _i64)
+condition_init = external("pthread_cond_init", _i64, _i64)
+condition_wait = external("pthread_cond_wait", _i64, _i64)
+condition_signal = external("pthread_cond_signal", _i64)
+yield_core = external("sched_yield")

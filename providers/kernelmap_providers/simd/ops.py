@@ -12,15 +12,14 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from kernelmap_providers.simd.emit import F16, F32, I32, I64, PTR, Emitter, Value, constant
 from kernelmap_providers.simd.fold import Fold
-from kernelmap_providers.simd.static import StaticType
+from kernelmap_providers.simd.static import StaticType, intrinsic
 from kernelmap_providers.simd.target import FORMS, Form
 from kernelmap_providers.simd.vectors import VectorType, kind_of
 
-Typing = Callable[..., types.Type]
+Typing = Callable[..., Any]
 Emission = Callable[..., Any]
 
 
@@ -66,7 +65,7 @@ def _form(args: tuple[types.Type, ...]) -> Form:
     return FORMS["portable"]
 
 
-def _same(a: types.Type, _b: types.Type) -> types.Type:
+def _same(a: Any, _b: Any) -> Any:
     return a
 
 
@@ -125,7 +124,7 @@ def _reduce(name: str) -> Emission:
     return emit
 
 
-def _integers(kind: types.Type) -> types.Type:
+def _integers(kind: VectorType) -> types.Type:
     if kind.floating:
         raise TypeError("a floating-point reduction has an order; write it as the contract does")
     return kind.scalar
@@ -164,7 +163,7 @@ def _fold8(e: Emitter, _kinds: Any, *vectors: Value) -> Value:
     return fold.lanes()
 
 
-def _to_kind(kind: types.Type, _value: types.Type) -> types.Type:
+def _to_kind(kind: StaticType, _value: types.Type) -> types.Type:
     return kind_of(kind)
 
 
@@ -271,7 +270,9 @@ load_i64 = operation(
     "One int64 from memory.",
 )
 float_of_bits = operation(
-    lambda bits: types.float32, lambda e, kinds, bits: e.b.bitcast(bits, F32), "The fp32 number with these int32 bits."
+    lambda bits: types.float32,
+    lambda e, kinds, bits: e.b.bitcast(e.b.trunc(bits, I32) if bits.type.width > 32 else bits, F32),
+    "The fp32 number with these bits, an int32 or the low half of an int64 (to which Numba widens int32 arithmetic).",
 )
 round_to_half = operation(
     lambda value: types.float32,

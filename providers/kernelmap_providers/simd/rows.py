@@ -1,7 +1,7 @@
 """The micro-kernel over weights as stored: T token rows x 8 weight rows, lanes are values until a block's end.
 
-A block's integer dot of one row and token gathers in the lanes of a vector; eight rows' vectors then fold into one whose
-lanes are the rows (integer sums, so the order is free). From there on it is the packed tile's chain, byte for byte.
+A block's integer dot of one row and token gathers in the lanes of a vector; eight rows' vectors then fold into one
+whose lanes are the rows (integer sums, so the order is free). From there on it is the packed tile's chain.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def _sums(e: Emitter, fmt: StoredFormat, blocks: list[Value], acts: list[Value])
     sums = [fold.lanes() for fold in folds]
     if not (fmt.signed and e.form.bias):
         return sums
-    return [e.b.add(total, e.broadcast32(act, fmt.act.bias, total.type)) for total, act in zip(sums, acts, strict=True)]
+    biases = [e.broadcast32(act, fmt.act.bias, total.type) for act, total in zip(acts, sums, strict=True)]
+    return [e.b.add(total, bias) for total, bias in zip(sums, biases, strict=True)]
 
 
 def _dot(e: Emitter, fmt: StoredFormat, total: Value, piece: Piece, values: Value) -> Value:

@@ -7,12 +7,15 @@ singleton type, and ``numba.extending.overload`` reads it from the type. The typ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from numba import types
-from numba.extending import NativeValue, models, register_model, typeof_impl, unbox
+from numba import extending, types
+from numba.extending import models
 
 Part = str | int
+_extending: Any = extending
+"""Untyped in part, and typed for calls in part."""
 
 
 class Static:
@@ -22,7 +25,7 @@ class Static:
         self.parts = parts
 
 
-class StaticType(types.Type):  # type: ignore[misc]
+class StaticType(types.Type):
     """Numba type of one ``Static``; carries its parts and no run-time data."""
 
     def __init__(self, parts: tuple[Part, ...]) -> None:
@@ -30,16 +33,21 @@ class StaticType(types.Type):  # type: ignore[misc]
         super().__init__(name=f"Static{parts!r}")
 
 
-@register_model(StaticType)
-class _StaticModel(models.OpaqueModel):  # type: ignore[misc]
+@_extending.register_model(StaticType)
+class _StaticModel(models.OpaqueModel):
     """No data: a null pointer stands for the value."""
 
 
-@typeof_impl.register(Static)
+@_extending.typeof_impl.register(Static)
 def _typeof_static(value: Static, _context: Any) -> StaticType:
     return StaticType(value.parts)
 
 
-@unbox(StaticType)
-def _unbox_static(_typ: StaticType, _obj: Any, context: Any) -> NativeValue:
-    return NativeValue(context.context.get_dummy_value())
+@_extending.unbox(StaticType)
+def _unbox_static(_typ: StaticType, _obj: Any, context: Any) -> Any:
+    return _extending.NativeValue(context.context.get_dummy_value())
+
+
+def intrinsic(typing: Callable[..., Any]) -> Any:
+    """``numba.extending.intrinsic``, whose own annotations do not know that callers leave the typing context out."""
+    return _extending.intrinsic(typing)

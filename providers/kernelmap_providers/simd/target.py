@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import llvmlite.binding as llvm
-from numba.core import config
+from numba.core import config as numba_config
+
+config: Any = numba_config
+"""Numba's settings are made at run time, so their stubs know none of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The packed micro-kernel: T token rows x R vectors of weight rows, lanes are weight rows.
 
-Each lane runs the contract's own scalar chain over the blocks, so no result depends on the tile, the form or the thread.
+Each lane runs the contract's own scalar chain over the blocks, so no result depends on tile, form or thread.
 Generated straight as LLVM IR: composed from one-instruction intrinsics in jitted Python the same loop needs tuples of
 vectors, which Numba keeps in memory.
 """
@@ -88,7 +88,8 @@ def _emit(tile: _Tile) -> None:
     leave = tile.function.append_basic_block("leave")
     e = Emitter(ir.IRBuilder(entry), tile.form)
     groups = _group_pointers(e, tile)
-    acts = [e.at(e.b.inttoptr(tile.args["acts"], PTR), _row_offset(e, tile, "act", t)) for t in range(tile.shape.tokens)]
+    base = e.b.inttoptr(tile.args["acts"], PTR)
+    acts = [e.at(base, _row_offset(e, tile, "act", t)) for t in range(tile.shape.tokens)]
     bodies_at = _bodies_at(e, tile)
     start = e.b.icmp_signed(">", tile.args["blocks"], I64(0))
     e.b.cbranch(start, loop, leave)

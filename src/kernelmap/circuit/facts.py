@@ -54,8 +54,13 @@ class Facts:
         return value
 
 
-def facts_of(circuit: Circuit, source: JsonSource, inventory: Inventory, options: Mapping[str, str]) -> Facts:
-    """Reads config from the inventory's metadata, checks options, evaluates dims and the number of layers."""
+def facts_of(
+    circuit: Circuit, source: JsonSource, inventory: Inventory, options: Mapping[str, str], *, with_tensors: bool = True
+) -> Facts:
+    """Reads config from the inventory's metadata, checks options, evaluates dims and the number of layers.
+
+    ``with_tensors`` False leaves out dims that depend on tensors: for an inventory that has none yet.
+    """
     tensors = {tensor.name: tensor for tensor in inventory.tensors}
     facts = Facts(circuit, source, inventory, _options(circuit, options), tensors)
     _unknown_options(facts, options)
@@ -75,12 +80,16 @@ def facts_of(circuit: Circuit, source: JsonSource, inventory: Inventory, options
     for name, entry in circuit.config.items():
         if not entry.array:
             _config(facts, name, entry)
-    if circuit.layers is not None:
+    if circuit.layers is not None and not facts.problems:
         facts.layer_count = facts.scalar(circuit.layers.count, facts.base, "/layers/count") or 0
     for name, entry in circuit.config.items():
         if entry.array:
             _config(facts, name, entry)
     for name, item in circuit.dims.items():
+        if isinstance(item, ScalarExpr) and (
+            item.config_names - facts.config.keys() or (item.tensors and not with_tensors)
+        ):
+            continue  # a config value that is missing was reported; tensors are not there yet
         value = facts.scalar(item, facts.base, f"/dims/{name}")
         if value is not None:
             facts.dims[name] = value

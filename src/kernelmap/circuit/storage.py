@@ -24,7 +24,9 @@ def reference_inventory(circuit: Circuit, source: JsonSource) -> Inventory:
     bare = Inventory(
         schema_version=1, architecture=storage.architecture, metadata=dict(storage.metadata), tensors=(), files=()
     )
-    facts = facts_of(circuit, source, bare, {})
+    facts = facts_of(circuit, source, bare, {}, with_tensors=False)
+    if facts.problems:
+        raise KernelmapError(facts.problems)  # everything else would only repeat these
     tensors = tuple(_tensors(storage, facts))
     names = [tensor.name for tensor in tensors]
     for name in sorted({name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()):
