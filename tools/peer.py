@@ -33,7 +33,8 @@ class _InitParams(c.Structure):
 class _Tensor(c.Structure):
     _fields_ = (("type", _INT), ("buffer", _P), ("ne", _I64 * 4), ("nb", _SIZE * 4), ("op", _INT),
                 ("op_params", c.c_int32 * 16), ("flags", c.c_int32), ("src", _P * 10), ("view_src", _P),
-                ("view_offs", _SIZE), ("data", _P), ("name", c.c_char * 64), ("extra", _P), ("padding", c.c_char * 8))  # fmt: skip
+                ("view_offs", _SIZE), ("data", _P), ("name", c.c_char * 64), ("extra", _P),
+                ("padding", c.c_char * 8))  # fmt: skip
 
 
 class _Traits(c.Structure):
@@ -56,7 +57,8 @@ _BASE: dict[str, tuple[Any, list[Any]]] = {
 }  # fmt: skip
 _CPU: dict[str, tuple[Any, list[Any]]] = {
     "ggml_backend_cpu_init": (_P, []), "ggml_backend_cpu_set_n_threads": (None, [_P, _INT]),
-    "ggml_backend_cpu_reg": (_P, []), "ggml_get_type_traits_cpu": (c.POINTER(_Traits), [_INT]), "ggml_cpu_init": (None, []),
+    "ggml_backend_cpu_reg": (_P, []), "ggml_get_type_traits_cpu": (c.POINTER(_Traits), [_INT]),
+    "ggml_cpu_init": (None, []),
 }  # fmt: skip
 
 
@@ -146,7 +148,9 @@ def _declare(library: c.CDLL, functions: dict[str, tuple[Any, list[Any]]]) -> No
 class MatMul:
     """One ``ggml_mul_mat`` with its own weight buffer."""
 
-    def __init__(self, ggml: Ggml, name: str, weight: npt.NDArray[np.uint8], values: int, tokens: int, repack: bool) -> None:
+    def __init__(
+        self, ggml: Ggml, name: str, weight: npt.NDArray[np.uint8], values: int, tokens: int, repack: bool
+    ) -> None:
         self.ggml = ggml
         base = ggml.base
         self._weights, self._rest = (base.ggml_init(_InitParams(1 << 20, None, True)) for _ in range(2))

@@ -15,7 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ rebuild: Any = CompileResult._rebuild
 cachable: Any = CompileResultCacheImpl.check_cachable
 pickled: Any = dumps
 """Numba's own steps, untyped there."""
+
+DIGEST_BYTES = 32
 MAX_AGE_SECONDS = 90 * 24 * 3600
 """Files that nobody loaded for so long are removed: they belong to sources that have changed."""
 
@@ -99,16 +101,10 @@ class SourceCache(_Cache):
         """The compiled signature from disk, or None."""
         target_context.refresh()
         if self._enabled:
-            path = self._file(sig, target_context.codegen())
-            try:
-                payload = pickle.loads(path.read_bytes())
-                result = rebuild(target_context, *payload)
-                os.utime(path)
-            except FileNotFoundError:
-                pass
-            except (OSError, pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, ImportError):
-                path.unlink(missing_ok=True)
-            else:
+            payload = _read_whole(self._file(sig, target_context.codegen()))
+            if payload is not None:
+                content = pickle.loads(payload)
+                result = rebuild(target_context, *content)
                 _tell(self._function, sig, "loaded")
                 return result
         _tell(self._function, sig, "compiling")
@@ -148,12 +144,26 @@ class SourceCache(_Cache):
                 path.unlink(missing_ok=True)
 
 
-def _write_atomically(path: Path, content: bytes) -> None:
+def _read_whole(path: Path) -> bytes | None:
+    """The payload of a file that is complete, which counts as a use of it; None otherwise."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    payload = content[DIGEST_BYTES:]
+    if hashlib.sha256(payload).digest() != content[:DIGEST_BYTES]:
+        return None
+    with suppress(OSError):
+        os.utime(path)
+    return payload
+
+
+def _write_atomically(path: Path, payload: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.write(hashlib.sha256(payload).digest() + payload)
         Path(temporary).replace(path)
     except OSError:
         Path(temporary).unlink(missing_ok=True)

@@ -16,8 +16,8 @@ from kernelmap_providers.simd.vectors import F16X8, F32X8, I8X16, I8X32, I16X16,
 X86 = ("avx512vnni", "avxvnni", "avx2")
 RUNNABLE = [name for name, form in FORMS.items() if set(form.features) <= compiled_features()]
 I8_EDGES = np.array([-128, -127, -1, 0, 1, 2, 63, 64, 126, 127], np.int8)
-F32_EDGES = np.array([0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 1e-45, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan, 7, -7],
-                     np.float32)  # fmt: skip
+F32_EDGES = np.array([0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 1e-45, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan, 7,
+                      -7], np.float32)  # fmt: skip
 
 
 @njit

@@ -1,0 +1,194 @@
+"""Quantized GEMM against ggml: time ratios, integer throughput and memory speed, in interleaved rounds of one process.
+
+    python tools/bench_gemm.py --formats q4_k,q6_k --tokens 1,8,512 --shapes 2048x512 --json result.json
+
+"in cache" repeats one weight matrix, "streamed" cycles through copies that exceed the last-level cache, on both sides.
+Ratios are ours / the faster of ggml's default and repacked buffers, from medians. Weights are random fp32 quantized by
+ggml, so both sides multiply the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import peer
+from rich.console import Console
+from rich.table import Table
+
+from kernelmap_providers.gemm.packed import packed_gemm, workspace_bytes
+from kernelmap_providers.gemm.unpacked import unpacked_gemm
+from kernelmap_providers.packed.layouts import PACKED_OF
+from kernelmap_providers.packed.weight import aligned_bytes
+from kernelmap_providers.preparation.hooks import prepare_x8
+from kernelmap_providers.simd.target import host_form
+
+FORMATS = ("q4_k", "q5_k", "q6_k", "q8_0", "q5_1", "mxfp4")
+TOKENS = (1, 2, 4, 8, 32, 128, 512)
+SHAPES = {"2048x512": (2048, 512), "512x2048": (512, 2048), "2560x2048": (2560, 2048), "2560x10240": (2560, 10240)}
+"""K x N: the experts of Qwen3.5-35B-A3B (gate or up, down) and projections of Gemma3-4B."""
+STREAM_BYTES = 160 << 20
+ROUND_SECONDS = 0.02
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One measured case; times are medians in microseconds."""
+
+    format: str
+    k: int
+    n: int
+    tokens: int
+    threads: int
+    streamed: bool
+    times: dict[str, float]
+    ratio: float
+    """Packed / the faster ggml path."""
+    gmacs: float
+    weight_gb_per_s: float
+
+
+class Case:
+    """One format and shape: weights on both sides, in enough copies."""
+
+    def __init__(self, ggml: peer.Ggml, name: str, k: int, n: int, copies: int) -> None:
+        self.ggml, self.name, self.k, self.n = ggml, name, k, n
+        rng = np.random.default_rng(0)
+        rows = (rng.standard_normal((n, k)) * 0.05).astype(np.float32)
+        self.stored = [ggml.quantize(name, rows)]
+        self.stored += [self.stored[0].copy() for _ in range(copies - 1)]
+        shape = {"source_format": name, "prepared_format": f"{name}_x8", "shape": (n, k)}
+        self.packed = [prepare_x8(rows, **shape) for rows in self.stored]
+        form = host_form()
+        self.runs = {
+            "packed": (packed_gemm(PACKED_OF[name], form, n, k), self.packed),
+            "rows4": (unpacked_gemm(name, form, n, k), self.stored),
+            "per_row": (unpacked_gemm(name, form, n, k, together=False), self.stored),
+        }
+
+    def ours(self, x: npt.NDArray[np.float32], threads: int) -> dict[str, list[Call]]:
+        """Our forms, one call for every copy of the weights."""
+        y = np.empty((len(x), self.n), np.float32)
+        space = aligned_bytes(workspace_bytes(PACKED_OF[self.name], len(x), self.k) + 64)
+
+        def bound(run: Callable[..., int], weight: Any) -> Call:
+            return lambda: run(x, weight, y, space, threads)
+
+        return {form: [bound(run, weight) for weight in weights] for form, (run, weights) in self.runs.items()}
+
+    def theirs(self, x: npt.NDArray[np.float32], threads: int, keep: list[peer.MatMul]) -> dict[str, list[Call]]:
+        """ggml's buffers; graphs go to ``keep``, to be freed by the caller."""
+        calls: dict[str, list[Call]] = {}
+        for buffer, repack in (("ggml", False), ("ggml_repack", True)):
+            for weight in self.stored:
+                graph = self.ggml.matmul(self.name, weight, self.k, len(x), repack)
+                if graph is None:
+                    break
+                graph.set_input(x)
+                keep.append(graph)
+                calls.setdefault(buffer, []).append(graph.runner(threads))
+        return calls
+
+
+def measured(calls: dict[str, list[Call]], rounds: int, quiet: float) -> dict[str, float]:
+    """Median seconds a call of every form, in interleaved rounds."""
+    times: dict[str, list[float]] = {form: [] for form in calls}
+    for form, group in calls.items():
+        start = time.perf_counter()
+        for call in group[:1] * 2:
+            call()
+        times[form].append((time.perf_counter() - start) / 2)
+    repeats = {form: max(1, int(ROUND_SECONDS / max(times[form][0], 1e-7))) for form in calls}
+    times = {form: [] for form in calls}
+    for _ in range(rounds):
+        for form, group in calls.items():
+            time.sleep(quiet)
+            group[0]()
+            start = time.perf_counter()
+            for index in range(repeats[form]):
+                group[index % len(group)]()
+            times[form].append((time.perf_counter() - start) / repeats[form])
+    return {form: statistics.median(values) for form, values in times.items()}
+
+
+def bench(case: Case, tokens: int, threads: int, rounds: int) -> Result:
+    """All forms at one number of tokens."""
+    x = np.random.default_rng(1).standard_normal((tokens, case.k)).astype(np.float32)
+    graphs: list[peer.MatMul] = []
+    calls = {**case.theirs(x, threads, graphs), **case.ours(x, threads)}
+    times = measured(calls, rounds, peer.QUIET_SECONDS if threads > 1 else 0)
+    for graph in graphs:
+        graph.free()
+    ours, best = times["packed"], min(value for form, value in times.items() if form.startswith("ggml"))
+    return Result(
+        case.name, case.k, case.n, tokens, threads, len(case.stored) > 1,
+        {form: round(value * 1e6, 2) for form, value in times.items()},
+        round(ours / best, 3), round(tokens * case.k * case.n / ours / 1e9, 1),
+        round(case.packed[0].nbytes / ours / 1e9, 1),
+    )  # fmt: skip
+
+
+def table(results: list[Result]) -> Table:
+    """The results as people read them."""
+    shown = Table(title="ours / the faster ggml path", show_lines=False)
+    for column in ("format", "K x N", "M", "threads", "weights", "ratio", "packed us", "ggml us", "repacked us",
+                   "4 rows / ggml", "per row / ggml", "GMAC/s", "GB/s"):  # fmt: skip
+        shown.add_column(column, justify="right")
+    for r in results:
+        times = r.times
+        shown.add_row(
+            r.format, f"{r.k}x{r.n}", str(r.tokens), str(r.threads), "streamed" if r.streamed else "in cache",
+            f"{r.ratio:.3f}", f"{times['packed']:.1f}", f"{times['ggml']:.1f}", f"{times.get('ggml_repack', 0):.1f}",
+            f"{times['rows4'] / times['ggml']:.2f}", f"{times['per_row'] / times['ggml']:.2f}", f"{r.gmacs:.0f}",
+            f"{r.weight_gb_per_s:.1f}",
+        )  # fmt: skip
+    return shown
+
+
+def host() -> dict[str, Any]:
+    """What the figures were taken on."""
+    names = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    return {"cpu": names[0] if names else platform.machine(), "cores": os.cpu_count(), "form": host_form().name,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"), "python": platform.python_version()}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--shapes", default="2048x512,512x2048", help=f"known: {', '.join(SHAPES)}; any KxN works")
+    parser.add_argument("--tokens", default=",".join(map(str, TOKENS)))
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--streamed", action="store_true", help="cycle through more weights than any cache holds")
+    parser.add_argument("--libraries", type=Path, help="directory at or above libggml-cpu (default: llama-cpp-python's)")
+    parser.add_argument("--json", type=Path, help="write the results here")
+    options = parser.parse_args()
+    ggml = peer.Ggml(peer.find_library_dir(options.libraries))
+    results: list[Result] = []
+    for shape in options.shapes.split(","):
+        k, n = map(int, shape.split("x"))
+        for name in options.formats.split(","):
+            copies = max(1, STREAM_BYTES // (n * ggml.row_bytes(name, k))) if options.streamed else 1
+            case = Case(ggml, name, k, n, copies)
+            for tokens in map(int, options.tokens.split(",")):
+                results += [bench(case, tokens, threads, options.rounds) for threads in map(int, options.threads.split(","))]
+    Console(width=160).print(table(results))
+    if options.json:
+        document = {"host": host(), "results": [asdict(result) for result in results]}
+        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
