@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kernelmap.planner", "kernelmap.weight_checks"),
     ("kernelmap.bind",),
     ("kernelmap.session", "kernelmap.recorded"),
+    ("kernelmap.certify",),
     ("kernelmap.cli", "kernelmap.__main__"),
 )
 LAZY_ONLY = {"numba", "torch", "llvmlite"}

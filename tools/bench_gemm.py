@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import peer
 from rich.console import Console
 from rich.table import Table
 
+import peer
 from kernelmap_providers.gemm.packed import packed_gemm, workspace_bytes
 from kernelmap_providers.gemm.unpacked import unpacked_gemm
 from kernelmap_providers.packed.layouts import PACKED_OF
@@ -159,7 +159,8 @@ def table(results: list[Result]) -> Table:
 
 def host() -> dict[str, Any]:
     """What the figures were taken on."""
-    names = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {"cpu": names[0] if names else platform.machine(), "cores": os.cpu_count(), "form": host_form().name,
             "date": datetime.now(UTC).isoformat(timespec="seconds"), "python": platform.python_version()}  # fmt: skip
 
@@ -172,7 +173,7 @@ def main() -> None:
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--streamed", action="store_true", help="cycle through more weights than any cache holds")
-    parser.add_argument("--libraries", type=Path, help="directory at or above libggml-cpu (default: llama-cpp-python's)")
+    parser.add_argument("--libraries", type=Path, help="where libggml-cpu is (default: llama-cpp-python's)")
     parser.add_argument("--json", type=Path, help="write the results here")
     options = parser.parse_args()
     ggml = peer.Ggml(peer.find_library_dir(options.libraries))
@@ -183,7 +184,8 @@ def main() -> None:
             copies = max(1, STREAM_BYTES // (n * ggml.row_bytes(name, k))) if options.streamed else 1
             case = Case(ggml, name, k, n, copies)
             for tokens in map(int, options.tokens.split(",")):
-                results += [bench(case, tokens, threads, options.rounds) for threads in map(int, options.threads.split(","))]
+                for threads in map(int, options.threads.split(",")):
+                    results.append(bench(case, tokens, threads, options.rounds))
     Console(width=160).print(table(results))
     if options.json:
         document = {"host": host(), "results": [asdict(result) for result in results]}

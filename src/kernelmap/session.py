@@ -20,7 +20,7 @@ from kernelmap.vocabulary import FORMATS, Phase
 Array = np.ndarray[Any, Any]
 Observer = Callable[[str, int, int], None]
 
-_NUMPY = {
+NUMPY_TYPES = {
     "fp64": np.float64, "fp32": np.float32, "fp16": np.float16, "bf16": np.uint16, "i8": np.int8, "i16": np.int16,
     "i32": np.int32, "i64": np.int64, "u8": np.uint8, "u32": np.uint32, "bool": np.bool_,
 }  # fmt: skip
@@ -65,7 +65,7 @@ class Session:
             raise KernelmapError(Diagnostic("KM520", f"threads is at least 1, not {self.threads}"))
         for key, state in self.bound.elaborated.states.items():
             shape = tuple(self._size(size, self.capacity, f"state {state.name}") for size in state.shape)
-            self._state[key] = np.zeros(shape, _NUMPY[state.dtype])
+            self._state[key] = np.zeros(shape, NUMPY_TYPES[state.dtype])
         if Phase.INIT in self.bound.steps:
             self._kept = self._execute(Phase.INIT, {}, dict(self.capacity), keep_all=True)
 
@@ -138,7 +138,7 @@ class Session:
         for port in contract.outputs:
             value = instance.outputs[port.name]
             shape = tuple(self._size(size, dims, value.key) for size in value.shape)
-            values[value.key] = _view(base, layout, value.key).view(_NUMPY[value.dtype]).reshape(shape)
+            values[value.key] = _view(base, layout, value.key).view(NUMPY_TYPES[value.dtype]).reshape(shape)
             arguments.append(values[value.key])
         arguments += [_view(base, layout, _scratch_key(index, item.name)) for item in bound.map.scratch]
         started = time.perf_counter()
@@ -268,7 +268,7 @@ def _view(base: Array, layout: Layout, key: str) -> Array:
 
 def _unfit(array: Array, value: Value, dims: dict[str, int]) -> str:
     """Why an array is not what an input declares; binds dynamic dims on the way. Empty if it fits."""
-    wanted = np.dtype(_NUMPY[value.dtype])
+    wanted = np.dtype(NUMPY_TYPES[value.dtype])
     if array.dtype != wanted:
         return f"dtype {array.dtype}, not {wanted}"
     if array.ndim != len(value.shape):

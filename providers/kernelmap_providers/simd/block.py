@@ -78,7 +78,8 @@ class BlockFormat(Protocol):
     body_bytes: int
     """Codes of one block."""
     planar: bool
-    """True where all heads of a row group lie before all bodies; False where each head is followed by its body."""
+    """True where all heads of a row group lie before all bodies, which lets codes start at cache lines; False where
+    each head is followed by its body (q4_k from memory, K 2048: 26 GB/s, planar 20)."""
     code_max: int
     """Largest magnitude of a code."""
     signed: bool

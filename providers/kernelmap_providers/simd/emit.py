@@ -64,10 +64,6 @@ class Emitter:
         """Unaligned store."""
         self.b.store(value, self.at(pointer, offset), align=1)
 
-    def prefetch(self, pointer: Value, offset: Offset) -> None:
-        """Ask for the cache line at ``pointer + offset``; never faults."""
-        self._call("llvm.prefetch.p0", VOID, [self.at(pointer, offset), I32(0), I32(3), I32(1)])
-
     # ---- lanes ------------------------------------------------------------------------------------------------------
     def splat(self, scalar: Value, count: int) -> Value:
         """``scalar`` in each of ``count`` lanes."""

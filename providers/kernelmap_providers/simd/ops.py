@@ -249,11 +249,6 @@ widen_half = operation(
     lambda e, kinds, _form_value, a: e.widen_half(a),
     "``widen_half(form, f16 vector)``: exact fp32.",
 )
-prefetch = operation(
-    lambda address: None,
-    lambda e, kinds, address: e.prefetch(_address(e, address), 0),
-    "Ask for the cache line at an address; never faults.",
-)
 load_f32 = operation(
     lambda address: types.float32,
     lambda e, kinds, address: e.load(_address(e, address), 0, F32),

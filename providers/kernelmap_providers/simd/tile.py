@@ -35,14 +35,12 @@ class TileShape:
     indexed: bool = False
     scaled_add: bool = False
     """``out += factor * result`` (rounded after each operation) instead of ``out = result``."""
-    prefetch: int = 0
-    """Blocks ahead to prefetch; 0 for none."""
 
     @property
     def suffix(self) -> str:
         """A name part that is unique to the choices."""
         flags = ("i" if self.indexed else "") + ("a" if self.scaled_add else "")
-        return f"{self.tokens}x{self.vectors}{flags}p{self.prefetch}"
+        return f"{self.tokens}x{self.vectors}{flags}"
 
 
 Grid = list[list[Any]]
@@ -101,7 +99,6 @@ def _emit(tile: _Tile) -> None:
     acc = tile.grid(lambda _t, _r: e.b.phi(zero.type))
     heads, bodies = _block_rows(e, tile, groups, bodies_at, index)
     tokens = [e.at(pointer, e.b.mul(index, I64(tile.fmt.act.bytes))) for pointer in acts]
-    _prefetch(e, tile, bodies)
     e, sums = _integer_sums(e, tile, heads, bodies, tokens)
     result = _float_steps(e, tile, acc, sums, heads, tokens)
     following = e.b.add(index, I64(1))
@@ -160,18 +157,6 @@ def _block_rows(e: Emitter, tile: _Tile, groups: list[Rows], bodies_at: Value, i
         head = body = e.b.mul(index, I64(fmt.head_bytes + fmt.body_bytes))
     body = e.b.add(body, bodies_at)
     return [rows.at(e, head) for rows in groups], [rows.at(e, body) for rows in groups]
-
-
-def _prefetch(e: Emitter, tile: _Tile, bodies: list[Rows]) -> None:
-    """One prefetch a cache line of the block that comes ``prefetch`` blocks later."""
-    if not tile.shape.prefetch:
-        return
-    fmt = tile.fmt
-    block = fmt.body_bytes if fmt.planar else fmt.head_bytes + fmt.body_bytes
-    for rows in bodies:
-        for pointer in rows.pointers:
-            for line in range(0, block, 64):
-                e.prefetch(pointer, tile.shape.prefetch * block + line)
 
 
 def _integer_sums(e: Emitter, tile: _Tile, heads: list[Rows], bodies: list[Rows], tokens: list[Value]) -> tuple[

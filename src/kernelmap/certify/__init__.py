@@ -1,0 +1,1 @@
+"""Certificates: a provider run over a generated corpus of its contract, against the oracle."""
