@@ -11,8 +11,8 @@ from kernelmap.schema_files import stale_schemas, write_schemas
 TABLE = Path(__file__).parent.parent / "docs" / "providers.md"
 HEAD = """# Providers
 
-Generated from the maps by `make generate`; do not edit. Grouped by operation and equivalence group, highest priority first.
-All providers of a group compute the same numbers: to the byte, or within the tolerance given.
+Generated from the maps by `make generate`; do not edit. Grouped by operation and equivalence group, highest priority
+first. All providers of a group compute the same numbers: to the byte, or within the tolerance given.
 """
 
 

@@ -65,7 +65,9 @@ class Subject:
         function = load_function(hook.function)
         return function(array, source_format=declared.dtype, prepared_format=hook.prepared_format, shape=shape)
 
-    def call(self, arrays: Mapping[str, Any], variant: str = "serial", threads: int = 1) -> tuple[int, dict[str, Array]]:
+    def call(
+        self, arrays: Mapping[str, Any], variant: str = "serial", threads: int = 1
+    ) -> tuple[int, dict[str, Array]]:
         """(status, outputs) of the provider; weights are given as stored."""
         run = load_runner(self.item, self.contract, self.spec(variant))
         dims = {**self.dims, "R": len(next(iter(arrays.values())))}

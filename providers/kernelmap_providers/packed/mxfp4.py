@@ -1,8 +1,8 @@
 """mxfp4_x8: eight ggml mxfp4 rows side by side, as many bytes as mxfp4. Planar, as q8_0_x8.
 
-  heads   e      u8[8 rows]                    E8M0, 8 bytes a block
-  bodies  codes  u8[4][8 rows][4]              128 bytes a block; byte (g, r, i): low nibble is the E2M1 code of value
-                                               4 g + i of row r, high nibble that of value 16 + 4 g + i
+heads   e      u8[8 rows]                    E8M0, 8 bytes a block
+bodies  codes  u8[4][8 rows][4]              128 bytes a block; byte (g, r, i): low nibble is the E2M1 code of value
+                                             4 g + i of row r, high nibble that of value 16 + 4 g + i
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """q4_k_x8: eight q4_k rows side by side, 1184 bytes for 8 x 256 values (2.8 % more than q4_k).
 
-    0  d      fp16[8 rows]
-   16  dmin   fp16[8 rows]
-   32  scales u8[8 stages][8 rows]
-   96  minima u8[4 pairs][8 rows][2]           stage s is pair s / 2, place s % 2
-  160  codes  u8[8 stages][4][8 rows][4]       byte (s, g, r, i): low nibble is value 32 s + 4 g + i of row r,
-                                               high nibble value 32 s + 16 + 4 g + i
+  0  d      fp16[8 rows]
+ 16  dmin   fp16[8 rows]
+ 32  scales u8[8 stages][8 rows]
+ 96  minima u8[4 pairs][8 rows][2]           stage s is pair s / 2, place s % 2
+160  codes  u8[8 stages][4][8 rows][4]       byte (s, g, r, i): low nibble is value 32 s + 4 g + i of row r,
+                                             high nibble value 32 s + 16 + 4 g + i
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """q5_1_x8: eight q5_1 rows side by side, 192 bytes for 8 x 32 values, as many as q5_1.
 
-    0  d      fp16[8 rows]
-   16  m      fp16[8 rows]
-   32  low    u8[4][8 rows][4]                 byte (g, r, i): low nibble is bits 0-3 of value 4 g + i of row r, high
-                                               nibble of value 16 + 4 g + i
-  160  fifth  u8[8 rows][4]                    bit g of byte (r, i): bit 4 of value 4 g + i of row r
+  0  d      fp16[8 rows]
+ 16  m      fp16[8 rows]
+ 32  low    u8[4][8 rows][4]                 byte (g, r, i): low nibble is bits 0-3 of value 4 g + i of row r, high
+                                             nibble of value 16 + 4 g + i
+160  fifth  u8[8 rows][4]                    bit g of byte (r, i): bit 4 of value 4 g + i of row r
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """q5_k_x8: eight q5_k rows side by side, 1440 bytes for 8 x 256 values (2.3 % more than q5_k).
 
-    0  d, dmin, scales, minima                 160 bytes, as in q4_k_x8
-  160  per stage of 32 values, 160 bytes:
-         0  low    u8[4][8 rows][4]            nibbles as in q4_k_x8
-       128  fifth  u8[8 rows][4]               bit g of byte (r, i): bit 4 of value 4 g + i of row r
+  0  d, dmin, scales, minima                 160 bytes, as in q4_k_x8
+160  per stage of 32 values, 160 bytes:
+       0  low    u8[4][8 rows][4]            nibbles as in q4_k_x8
+     128  fifth  u8[8 rows][4]               bit g of byte (r, i): bit 4 of value 4 g + i of row r
 """
 
 from __future__ import annotations

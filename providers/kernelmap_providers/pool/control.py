@@ -112,4 +112,3 @@ def prepare(control: int, slots: int) -> Any:
         native.mutex_init(control + SLOT_BYTES * index + _MUTEX, 0)
         native.condition_init(control + SLOT_BYTES * index + _CONDITION, 0)
     return 0
-

@@ -85,7 +85,6 @@ def load_word(typing_context: Any, address: Any) -> Any:
     return _i64(_i64), codegen
 
 
-
 def external(name: str, *arguments: Any) -> Any:
     """A C function of the process that returns an int."""
     return types.ExternalFunction(name, types.int32(*arguments))
