@@ -28,9 +28,9 @@ def tile(fmt: BlockFormat, form: Form, shape: TileShape) -> Any:
         return types.void(*[types.int64] * len(ARGUMENTS)), codegen
 
     @intrinsic
-    def call(
+    def call(  # type: ignore[no-untyped-def]
         typing_context, weights, group_stride, blocks, acts, act_index, act_stride, out, out_index, out_stride, factors
-    ):  # type: ignore[no-untyped-def]
+    ):
         return resolve()
 
     return call

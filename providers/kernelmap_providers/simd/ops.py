@@ -13,7 +13,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from kernelmap_providers.simd.emit import F16, F32, I32, I64, PTR, Emitter, Value, constant
+from kernelmap_providers.simd.emit import F16, F32, I8, I32, I64, PTR, Emitter, Value, constant
 from kernelmap_providers.simd.fold import Fold
 from kernelmap_providers.simd.static import StaticType, intrinsic
 from kernelmap_providers.simd.target import FORMS, Form
@@ -278,4 +278,9 @@ fold8 = operation(
     lambda a, b, c, d, e, f, g, h: a,
     _fold8,
     "Eight i32x8 vectors to one: lane i is the sum of vector i's lanes, wrapping.",
+)
+load_u8 = operation(
+    lambda address: types.uint8,
+    lambda e, kinds, address: e.load(_address(e, address), 0, I8),
+    "One byte from memory.",
 )
