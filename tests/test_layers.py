@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kernelmap.expressions", "kernelmap.templates"),
     ("kernelmap.models",),
     ("kernelmap.schemas", "kernelmap.kernel_maps", "kernelmap.circuits", "kernelmap.schema_files", "kernelmap.sources"),
+    ("kernelmap.source_digests",),
     ("kernelmap.host", "kernelmap.inventory", "kernelmap.contracts", "kernelmap.map_checks", "kernelmap.policies"),
     ("kernelmap.registry",),
     ("kernelmap.circuit",),

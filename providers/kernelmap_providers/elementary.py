@@ -18,6 +18,9 @@ LN2_HIGH, LN2_LOW = F32(0.693359375), F32(-2.12194440e-4)
 P0, P1, P2 = F32(1.9875691500e-4), F32(1.3981999507e-3), F32(8.3334519073e-3)
 P3, P4, P5 = F32(4.1665795894e-2), F32(1.6666665459e-1), F32(5.0000001201e-1)
 ZERO, ONE = F32(0.0), F32(1.0)
+TANH_SMALL, TWO = F32(0.625), F32(2.0)
+T0, T1, T2 = F32(-5.70498872745e-3), F32(2.06390887954e-2), F32(-5.37397155531e-2)
+T3, T4 = F32(1.33314422036e-1), F32(-3.33332819422e-1)
 ROUNDER = F32(12582912.0)
 """1.5 * 2**23: adding and subtracting it rounds a magnitude below 2**22 to a whole number, ties to even."""
 
@@ -121,3 +124,18 @@ def all_finite(x: Any) -> Any:
     for k in range(len(x)):
         fine &= (x[k] - x[k]) == ZERO
     return fine
+
+
+@jit
+def tanh32(x: Any) -> Any:
+    """tanh(x); see ``reference.elementary.tanh32`` for source and error."""
+    magnitude = abs(x)
+    if magnitude < TANH_SMALL:
+        z = x * x
+        p = T0 * z + T1
+        p = p * z + T2
+        p = p * z + T3
+        p = p * z + T4
+        return (p * z) * x + x
+    y = ONE - TWO / (exp32(magnitude + magnitude) + ONE)
+    return -y if x < ZERO else y

@@ -1,5 +1,5 @@
 """Expert blocks.
 
-Schedules (``routed``, ``bucketed``, ``shared``) hold no arithmetic of a format; legs (``activations``, ``dots``,
-``segments``) hold no schedule, and are chosen by format when a schedule is compiled.
+Schedules (``by_token``, ``bucketed``) hold no arithmetic of a format; legs (``legs``, ``gating``) hold no schedule.
+Both meet in memory (``words``): a schedule calls legs by address, so a new mix of formats needs no new machine code.
 """

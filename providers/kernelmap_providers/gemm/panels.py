@@ -41,11 +41,6 @@ def panel_shape(form: Form) -> PanelShape:
     return WIDE if form.registers >= 32 and form.lanes > GROUP_ROWS else NARROW
 
 
-def group_count(form: Form, vectors: int) -> int:
-    """Groups of eight rows in ``vectors`` vectors."""
-    return form.lanes // GROUP_ROWS * vectors
-
-
 def panel(leg: Any, vectors: Any, weights: Any, group_stride: Any, blocks: Any, acts: Any, act_index: Any, act_stride:
           Any, out: Any, out_index: Any, out_stride: Any, factors: Any, tokens: Any) -> Any:  # fmt: skip
     """Dots of ``tokens`` token rows with ``vectors`` (a Static) vectors of weight rows; see ``simd.tile.ARGUMENTS``.

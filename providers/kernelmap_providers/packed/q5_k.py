@@ -39,7 +39,7 @@ class Q5KX8(ScaledMinFormat):
 
 
 Q5_K_X8 = Q5KX8(
-    name="q5_k_x8", source="q5_k", version=1, source_bytes=176, body_bytes=1280, code_max=31, stage_bytes=160
+    name="q5_k_x8", source="q5_k", version=2, source_bytes=176, body_bytes=1280, code_max=31, stage_bytes=160
 )
 
 

@@ -53,6 +53,27 @@ def sigmoid(x: Floats) -> Floats:
     return F32(1) / (F32(1) + exp32(-x))
 
 
+TANH_POLYNOMIAL = tuple(
+    F32(c)
+    for c in (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
+)
+"""(tanh(x) - x) / x**3 in x**2 on |x| < 0.625, highest power first. Source: Cephes, single/tanhf.c (S. L. Moshier)."""
+
+
+def tanh32(x: Floats) -> Floats:
+    """tanh of fp32 values, NaN stays NaN: a polynomial below 0.625, above it sign(x) * (1 - 2 / (exp(2 |x|) + 1))."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        magnitude = np.abs(x)
+        z = x * x
+        p: Any = TANH_POLYNOMIAL[0]
+        for coefficient in TANH_POLYNOMIAL[1:]:
+            p = p * z + coefficient
+        small = (p * z) * x + x
+        y = F32(1) - F32(2) / (exp32(magnitude + magnitude) + F32(1))
+        result: Floats = np.where(magnitude < F32(0.625), small, np.where(x < 0, -y, y))
+    return result
+
+
 def swiglu(gate: Floats, up: Floats) -> Floats:
     """silu(gate) * up with silu(g) = g / (1 + exp(-g)); an infinite gate may give NaN."""
     with np.errstate(invalid="ignore", over="ignore"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -16,36 +18,29 @@ from kernelmap_providers.simd.target import Form
 from kernelmap_providers.simd.tile import ARGUMENTS, TileShape, tile_function
 
 
+def _caller(arguments: Sequence[str], function_in: Callable[[ir.Module], ir.Function]) -> Any:
+    """An intrinsic that calls a generated function of int64 arguments, emitting it into the caller's module."""
+
+    def typing(_context: Any, *_given: Any) -> Any:
+        def codegen(context: Any, builder: ir.IRBuilder, _sig: Any, args: Any) -> Any:
+            builder.call(function_in(builder.module), args)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * len(arguments)), codegen
+
+    names = ("context", *arguments)
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    typing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return intrinsic(typing)
+
+
 @cache
 def tile(fmt: BlockFormat, form: Form, shape: TileShape) -> Any:
     """Intrinsic of a packed tile; arguments as in ``tile.ARGUMENTS``, all int64."""
-
-    def resolve() -> tuple[Any, Any]:
-        def codegen(context: Any, builder: ir.IRBuilder, _sig: Any, args: Any) -> Any:
-            builder.call(tile_function(builder.module, fmt, form, shape), args)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * len(ARGUMENTS)), codegen
-
-    @intrinsic
-    def call(  # type: ignore[no-untyped-def]
-        typing_context, weights, group_stride, blocks, acts, act_index, act_stride, out, out_index, out_stride, factors
-    ):
-        return resolve()
-
-    return call
+    return _caller(ARGUMENTS, lambda module: tile_function(module, fmt, form, shape))
 
 
 @cache
 def rows(fmt: StoredFormat, form: Form, tokens: int) -> Any:
     """Intrinsic of a row kernel; arguments as in ``rows.ARGUMENTS``, all int64."""
-
-    @intrinsic
-    def call(typing_context, weights, row_stride, rows, blocks, acts, act_stride, out, out_stride):  # type: ignore[no-untyped-def]
-        def codegen(context: Any, builder: ir.IRBuilder, _sig: Any, args: Any) -> Any:
-            builder.call(rows_function(builder.module, fmt, form, tokens), args)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * len(ROW_ARGUMENTS)), codegen
-
-    return call
+    return _caller(ROW_ARGUMENTS, lambda module: rows_function(module, fmt, form, tokens))

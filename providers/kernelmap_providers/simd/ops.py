@@ -13,7 +13,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from kernelmap_providers.simd.emit import F16, F32, I8, I32, I64, PTR, Emitter, Value, constant
+from kernelmap_providers.simd.emit import F16, F32, I8, I32, PTR, Emitter, Value, constant
 from kernelmap_providers.simd.fold import Fold
 from kernelmap_providers.simd.static import StaticType, intrinsic
 from kernelmap_providers.simd.target import FORMS, Form
@@ -258,11 +258,6 @@ load_i32 = operation(
     lambda address: types.int32,
     lambda e, kinds, address: e.load(_address(e, address), 0, I32),
     "One int32 from memory.",
-)
-load_i64 = operation(
-    lambda address: types.int64,
-    lambda e, kinds, address: e.load(_address(e, address), 0, I64),
-    "One int64 from memory.",
 )
 float_of_bits = operation(
     lambda bits: types.float32,

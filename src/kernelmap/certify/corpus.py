@@ -154,8 +154,8 @@ def _array(port: Port, dtype: str, dims: Mapping[str, int], rng: np.random.Gener
     shape = shape_of(port, dims)
     if port.optional and rng.integers(3) == 0:
         return None
-    if port.domain is not None:
-        return _in_domain(port.domain.min.evaluate(dims), port.domain.max.evaluate(dims), dtype, shape, rng)
+    if (bounds := port.typical or port.domain) is not None:
+        return _in_domain(bounds.min.evaluate(dims), bounds.max.evaluate(dims), dtype, shape, rng)
     if dtype not in DTYPES or dtype in ("fp16", "bf16"):
         return random_weight(dtype, rng, shape, style)
     scale = {Style.PLAIN: 1.0, Style.EXTREME: 30.0, Style.SATURATING: 1.0, Style.EQUAL: 0.01}[style]

@@ -129,14 +129,18 @@ def compare(contract: Contract, expected: Mapping[str, Array], actual: Mapping[s
 
 
 def _plain(array: Array) -> Array:
-    return array.astype(np.float64) if array.dtype != np.uint16 else (array.astype(np.uint32) << 16).view(np.float32)
+    """Values as fp64; uint16 arrays are bf16 bit patterns."""
+    if array.dtype == np.uint16:
+        return (array.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        return array.astype(np.float64)
 
 
 def _largest(want: Array, have: Array) -> float:
     if want.size == 0:
         return 0.0
     with np.errstate(invalid="ignore", over="ignore"):
-        difference = np.abs(_plain(have).astype(np.float64) - _plain(want).astype(np.float64))
+        difference = np.abs(_plain(have) - _plain(want))
     same = (want == have) | (np.isnan(_plain(want)) & np.isnan(_plain(have)))
     return float(np.max(np.where(same, 0.0, np.where(np.isfinite(difference), difference, np.inf))))
 

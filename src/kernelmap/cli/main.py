@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kernelmap import __version__
-from kernelmap.cli import authoring, catalogue, machine, running, selecting
+from kernelmap.cli import authoring, catalogue, machine, proving, running, selecting
 from kernelmap.cli.output import CLEAN, MISUSE, PROBLEM, Format, choose, report
 from kernelmap.errors import Diagnostic, KernelmapError
 
@@ -36,6 +36,7 @@ app.command("resolve")(selecting.resolve)
 app.command("explain")(selecting.explain)
 app.command("run")(running.run)
 app.command("warm")(running.warm)
+app.command("certify")(proving.certify)
 new = typer.Typer(help="Scaffold files that pass check.", no_args_is_help=True, rich_markup_mode=None)
 new.command("provider")(authoring.new_provider)
 app.add_typer(new, name="new")

@@ -47,6 +47,9 @@ class Port(StrictModel):
     shape: tuple[ShapeItem, ...] = Field(description="Dim symbols, ints, or size expressions such as '2 * I'.")
     optional: bool = Field(default=False, description="May be absent; a kernel then receives None.")
     domain: Domain | None = None
+    typical: Domain | None = Field(
+        default=None, description="Bounds of values as models have them, where far more is allowed: what tests draw."
+    )
 
 
 class StatePort(Port):

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kernelmap.rules import binding, circuits, hosts, inventory, json_files, registry, schema, selection, usage
+from kernelmap.rules import binding, circuits, hosts, inventory, json_files, ops, registry, schema, selection, usage
 from kernelmap.rules.rule import Rule
 
-_MODULES = (json_files, schema, registry, circuits, selection, binding, inventory, hosts, usage)
+_MODULES = (json_files, schema, registry, circuits, selection, binding, ops, inventory, hosts, usage)
 
 
 def _catalogue() -> Mapping[str, Rule]:

@@ -140,4 +140,16 @@ RULES = (
         "Choose a place that can be written.",
     ),
     Rule("KM543", "running takes a model file", "A circuit's reference storage has no bytes.", "Give a model file."),
+    Rule(
+        "KM561",
+        "no case fits",
+        "A certificate needs at least one small shape that contract, constraints and guards all admit.",
+        "Loosen a constraint that excludes every small shape, or correct it.",
+    ),
+    Rule(
+        "KM562",
+        "evidence cannot be written",
+        "The folder for certificates does not exist or cannot be written.",
+        "Give another one with --into.",
+    ),
 )

@@ -155,7 +155,7 @@ def test_another_layout_is_refused() -> None:
     rng = np.random.default_rng(11)
     other = pack_weight("q5_k", random_rows("q5_k", rng, (8, 256)), (8, 256))
     run = packed_gemm(PACKED_OF["q4_k"], host_form(), 8, 256)
-    with pytest.raises(TypeError, match=r"q5_k_x8 v1 .*the kernel takes q4_k_x8 v1"):
+    with pytest.raises(TypeError, match=r"q5_k_x8 v2 .*the kernel takes q4_k_x8 v1"):
         run(np.zeros((1, 256), np.float32), other, np.zeros((1, 8), np.float32), aligned_bytes(320), 1)
 
 

@@ -1,0 +1,165 @@
+"""One call of an expert block: its words filled, its schedule run on the worker pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kernelmap.spec import BuildSpec
+from kernelmap_providers.arguments import Array, given
+from kernelmap_providers.experts import bucketed, by_token
+from kernelmap_providers.experts import words as at
+from kernelmap_providers.experts.gating import activation_leg, parameter_words
+from kernelmap_providers.experts.legs import LEG_ARGUMENTS, act_of, packed_leg, quantize_leg, stored_leg
+from kernelmap_providers.jit.compile import compiled, entry, native_address
+from kernelmap_providers.packed.layouts import PACKED_FORMATS
+from kernelmap_providers.packed.weight import PackedWeight
+from kernelmap_providers.pool.control import dispatch
+from kernelmap_providers.pool.workers import POOL
+from kernelmap_providers.simd.static import StaticType
+from kernelmap_providers.simd.target import host_form
+
+SCHEDULES = {
+    "tokens": by_token.tokens_task,
+    "parts": by_token.parts_task,
+    "bucketed": bucketed.bucketed_task,
+}
+"""Schedules by name. None knows a format, and any runs on any legs."""
+WIDE_WORDS = {"gate": (at.GATE, at.GATE_DOTS), "up": (at.UP, at.UP_DOTS), "down": (at.DOWN, at.DOWN_DOTS)}
+WORDS = at.CALL_BYTES // 8
+
+
+@entry
+def run_task(call: int, task: int, control: int, threads: int) -> None:
+    """Run a schedule on ``threads`` threads of the pool."""
+    dispatch(control, task, call, threads)
+
+
+@dataclass(frozen=True)
+class Block:
+    """What is fixed when a block is built: legs, sizes and schedule.
+
+    ``dots`` names the weight port that plays each of ``gate`` (may be missing), ``up`` and ``down``.
+    """
+
+    spec: BuildSpec
+    dots: Mapping[str, str]
+    schedule: str
+    merge: int = at.WEIGHTED
+    requantize: bool = False
+    task: int = field(init=False)
+    template: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        outer, inner = self.spec.dtypes[self.dots["up"]], self.spec.dtypes[self.dots["down"]]
+        if "gate" in self.dots and act_of(self.spec.dtypes[self.dots["gate"]]) != act_of(outer):
+            raise ValueError(f"{self.dots['gate']} and {self.dots['up']} take different activation formats")
+        object.__setattr__(self, "task", native_address(SCHEDULES[self.schedule], StaticType(()), *LEG_ARGUMENTS))
+        object.__setattr__(self, "template", self._template(outer, inner))
+        compiled(run_task, *LEG_ARGUMENTS)
+
+    def _template(self, outer: str, inner: str) -> Array:
+        """The words that are the same in every call."""
+        dims, words = self.spec.dims, np.zeros(WORDS, np.int64)
+        kind = self.spec.arithmetic["swiglu"]
+        fixed = {
+            at.SLOTS: dims.get("K", 1), at.EXPERTS: dims.get("E", 1), at.SIZE: dims["H"], at.WIDTH: dims["I"],
+            at.QUANTIZE_HIDDEN: quantize_leg(outer), at.QUANTIZE_INNER: quantize_leg(inner),
+            at.ACTIVATE: activation_leg(kind), at.MERGE: self.merge, at.REQUANTIZE: int(self.requantize),
+            at.BAD_ROW: at.NO_ROW,
+        }  # fmt: skip
+        for blocks, stride, storage, values in (
+            (at.OUTER_BLOCKS, at.OUTER_STRIDE, outer, dims["H"]),
+            (at.INNER_BLOCKS, at.INNER_STRIDE, inner, dims["I"]),
+        ):
+            size, nbytes = act_of(storage)
+            fixed |= {blocks: values // size, stride: values // size * nbytes}
+        for role, port in self.dots.items():
+            fixed[WIDE_WORDS[role][1]] = self._leg(port)
+        for offset, value in fixed.items():
+            words[offset // 8] = value
+        words[at.PARAMETERS // 8 : at.PARAMETERS // 8 + 2] = parameter_words(kind, self.spec.params)
+        return words
+
+    def _leg(self, port: str) -> int:
+        form = host_form(self.spec.isa)
+        if port in self.spec.prepared:
+            return packed_leg(self.spec.prepared[port], form)
+        return stored_leg(self.spec.dtypes[port], form)
+
+    def matrix(self, role: str, weight: Any) -> tuple[Any, int, int, int]:
+        """(what keeps the bytes alive, address, bytes from expert to expert, bytes from row or row group to the next).
+
+        Raises TypeError for a prepared weight in another layout.
+        """
+        port = self.dots[role]
+        rows, values = (self.spec.dims[name] for name in (("H", "I") if role == "down" else ("I", "H")))
+        if port in self.spec.prepared:
+            layout = PACKED_FORMATS[self.spec.prepared[port]]
+            if not isinstance(weight, PackedWeight):
+                raise TypeError(f"{port}: the kernel takes a weight prepared as {layout.name}, not {type(weight).__name__}")
+            data = weight.checked(layout, rows, values)
+            return data, int(data.ctypes.data), data.strides[0], data.strides[1]
+        if weight.strides[-1] != weight.itemsize or min(weight.strides) < 0:
+            weight = np.ascontiguousarray(weight)
+        expert = weight.strides[0] if weight.ndim == 3 else 0
+        return weight, int(weight.ctypes.data), int(expert), int(weight.strides[-2])
+
+    def run(
+        self, hidden: Array, output: Array, weights: Mapping[str, Any], workspace: Array, threads: int,
+        ports: Mapping[int, Array],
+    ) -> int:  # fmt: skip
+        """One call; ``ports`` are the remaining arrays by word. 0, or 1 + the least refused token: output is then NaN."""
+        if len(hidden) == 0:
+            return 0
+        words = workspace[: at.CALL_BYTES].view(np.int64)
+        words[:WORDS] = self.template
+        alive: list[Any] = []
+        for offset, array in {at.HIDDEN: hidden, at.OUTPUT: output, **ports}.items():
+            array = array if offset == at.OUTPUT else given(array)
+            alive.append(array)
+            words[offset // 8] = array.ctypes.data
+        for role, weight in weights.items():
+            kept, *numbers = self.matrix(role, weight)
+            alive.append(kept)
+            first = WIDE_WORDS[role][0] // 8
+            words[first : first + 3] = numbers
+        words[at.TOKENS // 8] = len(hidden)
+        self._place(words, workspace, len(hidden), threads)
+        run_task(words.ctypes.data, self.task, POOL.control(threads), threads)
+        bad = int(words[at.BAD_ROW // 8])
+        if bad == at.NO_ROW:
+            return 0
+        output.fill(np.nan)
+        return bad + 1
+
+    def _place(self, words: Array, workspace: Array, tokens: int, threads: int) -> None:
+        """Where common and worker scratch lie: workers share evenly what the common part leaves (sizes as in the map)."""
+        base = int(words.ctypes.data) + at.CALL_BYTES
+        common = self.common_bytes(tokens)
+        words[at.COMMON // 8] = base
+        words[at.WORKERS // 8] = base + common
+        left = workspace.nbytes - at.CALL_BYTES - common
+        words[at.WORKER_BYTES // 8] = left // threads // 64 * 64
+
+    def common_bytes(self, tokens: int) -> int:
+        """Scratch that all threads share."""
+        outer, inner, width = (int(self.template[at_ // 8]) for at_ in (at.OUTER_STRIDE, at.INNER_STRIDE, at.WIDTH))
+        slots, experts = int(self.template[at.SLOTS // 8]), int(self.template[at.EXPERTS // 8])
+        if self.schedule == "bucketed":
+            pairs = tokens * slots
+            parts = (tokens * outer, pairs * inner, 4 * pairs, 4 * pairs, 8 * (experts + 1))
+        elif self.schedule == "parts":
+            parts = (outer, slots * _align64(4 * width), slots * inner)
+        else:
+            parts = ()
+        return sum(map(_align64, parts))
+
+
+def _align64(size: int) -> int:
+    return -(-size // 64) * 64
+
+
