@@ -162,6 +162,8 @@ def _array(port: Port, dtype: str, dims: Mapping[str, int], rng: np.random.Gener
     values = rng.standard_normal(shape) * scale
     if style is Style.SATURATING:
         values = np.where(values < 0, -1.0, 1.0)
+    elif style is Style.EQUAL:
+        values = rng.choice([-0.01, 0.0, 0.01], shape)  # few values: ties, for whatever ranks them
     elif style is Style.EXTREME:
         values *= rng.choice([0.0, 1e-12, 1.0], shape, p=[0.05, 0.05, 0.9])
     return values.astype(NUMPY_TYPES[dtype])
