@@ -4,7 +4,8 @@
 
 "in cache" repeats one weight matrix, "streamed" cycles through copies that exceed the last-level cache, on both sides.
 Ratios are ours / the faster of ggml's default and repacked buffers, from medians. Weights are random fp32 quantized by
-ggml, so both sides multiply the same bytes.
+ggml, so both sides multiply the same bytes. Ours is called through bind: model file, circuit, resolve, the bound op.
+Peak and memory speed are measured first (tools/limits.py) and printed as fractions.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from rich.console import Console
 from rich.table import Table
 
 import peer
-from kernelmap_providers.gemm.packed import packed_gemm, workspace_bytes
-from kernelmap_providers.gemm.unpacked import unpacked_gemm
-from kernelmap_providers.packed.layouts import PACKED_OF
-from kernelmap_providers.packed.weight import aligned_bytes
-from kernelmap_providers.preparation.hooks import prepare_x8
+from bound import bound_gemm, call_of
+from kernelmap.bind import BoundOp
+from kernelmap.vocabulary import FORMATS as STORAGE
+from kernelmap.vocabulary import Phase
 from kernelmap_providers.simd.target import host_form
+from limits import limits
 
 FORMATS = ("q4_k", "q5_k", "q6_k", "q8_0", "q5_1", "mxfp4")
 TOKENS = (1, 2, 4, 8, 32, 128, 512)
@@ -69,24 +70,35 @@ class Case:
         rows = (rng.standard_normal((n, k)) * 0.05).astype(np.float32)
         self.stored = [ggml.quantize(name, rows)]
         self.stored += [self.stored[0].copy() for _ in range(copies - 1)]
-        shape = {"source_format": name, "prepared_format": f"{name}_x8", "shape": (n, k)}
-        self.packed = [prepare_x8(rows, **shape) for rows in self.stored]
-        form = host_form()
-        self.runs = {
-            "packed": (packed_gemm(PACKED_OF[name], form, n, k), self.packed),
-            "rows4": (unpacked_gemm(name, form, n, k), self.stored),
-            "per_row": (unpacked_gemm(name, form, n, k, together=False), self.stored),
-        }
+        self.bound: dict[tuple[str, Phase], list[BoundOp]] = {}
+
+    def providers(self, phase: Phase) -> dict[str, str]:
+        """Our forms of a phase: packed, four token rows at a time, one row at a time."""
+        act = STORAGE[self.name].act
+        kind = "gemm" if phase is Phase.PREFILL else "gemv"
+        packed = f"{kind}_{self.name}_{act}_packed_x8"
+        if self.name == "q4_k" and phase is Phase.PREFILL:
+            packed = "gemm_q4_k_q8_k_packed_vnni_x8_compact_order_rows4"
+        many, one = f"gemm_nt_{self.name}_{act}", f"gemv_{self.name}_{act}"
+        if self.name == "q5_1":
+            many, one = "gemm_nt_q5_1", "gemv_q5_1"
+        return {"packed": packed, "rows4": many, "per_row": one}
 
     def ours(self, x: npt.NDArray[np.float32], threads: int) -> dict[str, list[Call]]:
         """Our forms, one call for every copy of the weights."""
         y = np.empty((len(x), self.n), np.float32)
-        space = aligned_bytes(workspace_bytes(PACKED_OF[self.name], len(x), self.k) + 64)
+        phase = Phase.PREFILL if len(x) > 1 else Phase.DECODE
+        calls: dict[str, list[Call]] = {}
+        for form, provider in self.providers(phase).items():
+            at = {"packed": phase, "rows4": Phase.PREFILL, "per_row": Phase.DECODE}[form]
+            if (provider, at) not in self.bound:
+                self.bound[provider, at] = bound_gemm(self.name, self.stored, self.k, provider, at)
+            calls[form] = [call_of(op, x, y, threads) for op in self.bound[provider, at]]
+        return calls
 
-        def bound(run: Callable[..., int], weight: Any) -> Call:
-            return lambda: run(x, weight, y, space, threads)
-
-        return {form: [bound(run, weight) for weight in weights] for form, (run, weights) in self.runs.items()}
+    def packed_bytes(self) -> int:
+        """Bytes of one packed weight."""
+        return int(next(ops for (name, _), ops in self.bound.items() if "packed" in name)[0].weights["weight"].nbytes)
 
     def theirs(self, x: npt.NDArray[np.float32], threads: int, keep: list[peer.MatMul]) -> dict[str, list[Call]]:
         """ggml's buffers; graphs go to ``keep``, to be freed by the caller."""
@@ -136,15 +148,15 @@ def bench(case: Case, tokens: int, threads: int, rounds: int) -> Result:
         case.name, case.k, case.n, tokens, threads, len(case.stored) > 1,
         {form: round(value * 1e6, 2) for form, value in times.items()},
         round(ours / best, 3), round(tokens * case.k * case.n / ours / 1e9, 1),
-        round(case.packed[0].nbytes / ours / 1e9, 1),
+        round(case.packed_bytes() / ours / 1e9, 1),
     )  # fmt: skip
 
 
-def table(results: list[Result]) -> Table:
+def table(results: list[Result], most: dict[str, Any]) -> Table:
     """The results as people read them."""
     shown = Table(title="ours / the faster ggml path", show_lines=False)
     for column in ("format", "K x N", "M", "threads", "weights", "ratio", "packed us", "ggml us", "repacked us",
-                   "4 rows / ggml", "per row / ggml", "GMAC/s", "GB/s"):  # fmt: skip
+                   "4 rows / ggml", "per row / ggml", "GMAC/s", "of peak", "GB/s", "of read"):  # fmt: skip
         shown.add_column(column, justify="right")
     for r in results:
         times = r.times
@@ -152,7 +164,8 @@ def table(results: list[Result]) -> Table:
             r.format, f"{r.k}x{r.n}", str(r.tokens), str(r.threads), "streamed" if r.streamed else "in cache",
             f"{r.ratio:.3f}", f"{times['packed']:.1f}", f"{times['ggml']:.1f}", f"{times.get('ggml_repack', 0):.1f}",
             f"{times['rows4'] / times['ggml']:.2f}", f"{times['per_row'] / times['ggml']:.2f}", f"{r.gmacs:.0f}",
-            f"{r.weight_gb_per_s:.1f}",
+            f"{r.gmacs / (most['gmacs_1'] * r.threads):.0%}", f"{r.weight_gb_per_s:.1f}",
+            f"{r.weight_gb_per_s / most[f'read_gb_{min(r.threads, 2)}']:.0%}" if r.streamed else "",
         )  # fmt: skip
     return shown
 
@@ -177,6 +190,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the results here")
     options = parser.parse_args()
     ggml = peer.Ggml(peer.find_library_dir(options.libraries))
+    most = limits()
     results: list[Result] = []
     for shape in options.shapes.split(","):
         k, n = map(int, shape.split("x"))
@@ -186,9 +200,9 @@ def main() -> None:
             for tokens in map(int, options.tokens.split(",")):
                 for threads in map(int, options.threads.split(",")):
                     results.append(bench(case, tokens, threads, options.rounds))
-    Console(width=160).print(table(results))
+    Console(width=180).print(table(results, most))
     if options.json:
-        document = {"host": host(), "results": [asdict(result) for result in results]}
+        document = {"host": host(), "limits": most, "results": [asdict(result) for result in results]}
         options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
