@@ -92,8 +92,20 @@ def write_model(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str,
     return read_inventory(path)
 
 
+def chain(row: Array, column: Array) -> np.float32:
+    """The fp32 dot product of two vectors, first product first."""
+    total = np.float32(0)
+    for a, b in zip(row, column, strict=True):
+        total = np.float32(total + a * b)
+    return total
+
+
+def linear(x: Array, weight: Array) -> Array:
+    return np.array([[chain(row, column) for column in weight] for row in x], np.float32)
+
+
 def statement(w: Mapping[str, Array], tokens: Array, cache: str = "fp32", cap: float = 2.5) -> dict[str, Array]:
-    """The whole toy model over all tokens at once, written without the framework. Row by row where order matters."""
+    """The whole toy model over all tokens at once, written without the framework: one fp32 chain a value, so exact."""
     steps, kept = len(tokens), np.float32 if cache == "fp32" else np.float16
     x = w["token_embd.weight"][tokens]
     history = [x]
@@ -109,18 +121,16 @@ def statement(w: Mapping[str, Array], tokens: Array, cache: str = "fp32", cap: f
             mixed = x + scanned
         else:
             normed = x * w["blk.0.norm.weight"] if layer == 0 else x * np.float32(1) * np.float32(2)
-            turned = np.stack(
-                [(normed[r : r + 1] @ w[f"blk.{layer}.query.weight"].T)[0] * cos[r] for r in range(steps)]
-            )
-            held = turned.astype(kept)
+            held = (linear(normed, w[f"blk.{layer}.query.weight"]) * cos).astype(kept)
             window = windows[layer]
             seen = [held[max(0, r + 1 - window) : r + 1].astype(np.float32).sum(axis=0) for r in range(steps)]
             mixed = x + np.stack(seen)
         gate, up = w[f"blk.{layer}.gate_up.weight"][:6], w[f"blk.{layer}.gate_up.weight"][6:]
-        x = mixed + (np.maximum(mixed @ gate.T, 0) * (mixed @ up.T)) @ w[f"blk.{layer}.down.weight"].T
+        hidden = np.maximum(linear(mixed, gate), 0) * linear(mixed, up)
+        x = mixed + linear(hidden, w[f"blk.{layer}.down.weight"])
         history.append(x)
     x = x * w["blk.3.plain.weight"]
     final = x + np.stack(history).sum(axis=0) / np.float32(len(history))
-    logits = final @ w["token_embd.weight"].T
+    logits = linear(final, w["token_embd.weight"])
     capped = np.tanh(logits / np.float32(cap)) * np.float32(cap)
     return {"logits": np.tanh(capped / np.float32(1e6)) * np.float32(1e6)}

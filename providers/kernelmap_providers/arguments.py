@@ -24,7 +24,6 @@ def tuple_of(*parts: Any) -> Any:
 
 FLOATS_1 = types.Array(types.float32, 1, "C", readonly=True)
 FLOATS_2 = types.Array(types.float32, 2, "C", readonly=True)
-INTS_2 = types.Array(types.int32, 2, "C", readonly=True)
 BYTES_1 = types.Array(types.uint8, 1, "C", readonly=True)
 FLOATS_2_OUT = types.Array(types.float32, 2, "C")
 INTS_2_OUT = types.Array(types.int32, 2, "C")

@@ -118,15 +118,6 @@ def dot_lanes(w: Any, x: Any) -> Any:
 
 
 @jit
-def all_finite(x: Any) -> Any:
-    """Whether no value of ``x`` is NaN or infinite."""
-    fine = True
-    for k in range(len(x)):
-        fine &= (x[k] - x[k]) == ZERO
-    return fine
-
-
-@jit
 def tanh32(x: Any) -> Any:
     """tanh(x); see ``reference.elementary.tanh32`` for source and error."""
     magnitude = abs(x)

@@ -19,6 +19,7 @@ from kernelmap.models.host import Host
 from kernelmap.models.inventory import Inventory
 from kernelmap.models.kernel_map import KernelMap
 from kernelmap.models.loading import validate
+from kernelmap.models.lock import Lock
 from kernelmap.models.plan import Plan
 from kernelmap.models.policy import Policy
 from kernelmap.registry import Registry, read_registry
@@ -30,12 +31,13 @@ _KINDS: tuple[tuple[str, frozenset[str]], ...] = (
     ("circuit", frozenset({"blocks", "architectures"})),
     ("evidence", frozenset({"corpus_digest"})),
     ("plan", frozenset({"decisions"})),
+    ("lock", frozenset({"circuits", "hosts", "maps"})),
     ("inventory", frozenset({"tensors", "architecture"})),
     ("host", frozenset({"isa", "cores"})),
     ("policy", frozenset({"routes", "exclude", "pin", "kill_switches"})),
 )
 _PLAIN: dict[str, type[BaseModel]] = {
-    "evidence": Evidence, "plan": Plan, "inventory": Inventory, "host": Host, "policy": Policy
+    "evidence": Evidence, "plan": Plan, "lock": Lock, "inventory": Inventory, "host": Host, "policy": Policy
 }  # fmt: skip
 
 

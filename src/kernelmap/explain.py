@@ -14,7 +14,6 @@ from kernelmap.registry import Registry
 from kernelmap.resolver import Case
 from kernelmap.vocabulary import Status
 
-MOST_CHANGES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +21,7 @@ class Change:
     """One fact that could be otherwise."""
 
     kind: str
-    """route, promote, isa, device, dims, exclude, pin, evidence, budget, phase or priority."""
+    """route, promote, isa, device, dims, exclude, pin, evidence, budget, phase, priority, storage or option."""
     text: str
     """In words, e.g. ``promoted to production`` or ``host had avx512vnni``."""
     flag: str = ""
@@ -40,7 +39,7 @@ class Flip:
     def text(self) -> str:
         """One line: ``selected with: --route …`` or ``selected if …``."""
         if not self.changes:
-            return f"no change of up to {MOST_CHANGES} facts would select it"
+            return "no change of these facts would select it"
         if all(change.flag for change in self.changes):
             return "selected with: " + " ".join(change.flag for change in self.changes)
         return "selected if " + " and ".join(change.text for change in self.changes)
@@ -71,15 +70,54 @@ def flip_of(provider: str, cases: Sequence[Case], registry: Registry, question: 
     ladder = registry.ladders.get(group, ())
     item = next(entry for entry in ladder if entry.id == provider)
     world = _World(question, item, ladder, tuple(case for case in cases if case.shared.group == group))
-    options = list(_options(world))
-    for count in range(1, min(MOST_CHANGES, len(options)) + 1):
+    options = tuple(_options(world))
+    if not _selected(_changed(world, options)):
+        return Flip(provider, ())  # each change only takes reasons away: what all do not reach, no few reach
+    for count in range(len(options)):
         for chosen in combinations(options, count):
-            changed = world
-            for _, apply in chosen:
-                changed = apply(changed)
-            if _selected(changed):
+            if _selected(_changed(world, chosen)):
                 return Flip(provider, tuple(change for change, _ in chosen))
-    return Flip(provider, ())
+    return Flip(provider, tuple(change for change, _ in options))
+
+
+def flip_across(
+    provider: str, cases: Sequence[Case], registry: Registry, question: Question, options: Mapping[str, str]
+) -> Flip | None:
+    """The smallest flip for a provider of another group: storage formats or options that make the op ask for it.
+
+    ``cases`` are all of the circuit's, ``options`` its values now. None if nothing makes the op ask for that group.
+    """
+    item, shared = registry.maps[provider], question.shared
+    contract = registry.contracts[item.selection.equivalence_group]
+    asked = _asking(question, contract, options)
+    if contract.op != shared.op.op or asked is None or set(contract.static_dims) - shared.dims.keys():
+        return None
+    group = contract.equivalence_group
+    moved = {id(shared): replace(shared, group=group, contract=contract)}
+    there = [replace(case, shared=moved.get(id(case.shared), case.shared)) for case in cases]
+    rest = replace(question, shared=moved[id(shared)])
+    alone = flip_of(provider, there, registry, rest)
+    return Flip(provider, (*asked, *alone.changes)) if alone.changes or not _options_needed(alone) else None
+
+
+def _asking(question: Question, contract: Contract, options: Mapping[str, str]) -> tuple[Change, ...] | None:
+    """The fewest storage formats and options under which the op's template names the contract's group."""
+    op, dtypes = question.shared.op, question.shared.dtypes
+    ports = {port.name: port for port in contract.weights}
+    choices: dict[str, tuple[str, ...]] = {}
+    for name in dict.fromkeys(holes(op.equivalence_group)):
+        if name in ports:
+            dtype = ports[name].dtype
+            choices[name] = tuple(contract.dtype_vars.get(dtype, (dtype,)))
+        elif name in op.weights:
+            return None
+    for values in product(*choices.values()):
+        formats = {**dtypes, **dict(zip(choices, values, strict=True))}
+        with suppress(TemplateError):
+            if fill(op.equivalence_group, formats, options) == contract.equivalence_group:
+                changed = {name: value for name, value in formats.items() if value != dtypes.get(name)}
+                return tuple(Change("storage", f"{name} were stored as {value}") for name, value in changed.items())
+    return None
 
 
 def _options(world: _World) -> Iterator[tuple[Change, _Apply]]:

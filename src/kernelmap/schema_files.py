@@ -9,22 +9,28 @@ from pathlib import Path
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
+from kernelmap.models.audit import Audit
 from kernelmap.models.circuit import Circuit
 from kernelmap.models.contract import Contract
+from kernelmap.models.diff import Diff
 from kernelmap.models.evidence import Evidence
 from kernelmap.models.host import Host
 from kernelmap.models.inventory import Inventory
 from kernelmap.models.kernel_map import KernelMap
+from kernelmap.models.lock import Lock
 from kernelmap.models.plan import Plan
 from kernelmap.models.policy import Policy
 
 SCHEMAS: Mapping[str, type[BaseModel]] = {
+    "audit": Audit,
     "circuit": Circuit,
     "contract": Contract,
+    "diff": Diff,
     "evidence": Evidence,
     "host": Host,
     "inventory": Inventory,
     "kernel_map": KernelMap,
+    "lock": Lock,
     "plan": Plan,
     "policy": Policy,
 }

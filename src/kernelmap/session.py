@@ -46,6 +46,9 @@ class Session:
 
     ``threads`` is passed to every kernel and never changes a result. ``capacity`` sizes the dynamic dims of state
     tensors (such as a cache's length).
+
+    A call that fails may have overwritten part of a ``replace`` state: the session then refuses calls until `reset`.
+    An ``append`` state needs no such care, its rows are written again.
     """
 
     bound: BoundPlan
@@ -59,10 +62,13 @@ class Session:
     _state: dict[str, Array] = field(default_factory=dict)
     _kept: dict[str, Array] = field(default_factory=dict)
     """Outputs of phase init."""
+    _unsure: bool = False
+    """Whether a call failed while a ``replace`` state may have been half written."""
 
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise KernelmapError(Diagnostic("KM520", f"threads is at least 1, not {self.threads}"))
+        self._check_capacity()
         for key, state in self.bound.elaborated.states.items():
             shape = tuple(self._size(size, self.capacity, f"state {state.name}") for size in state.shape)
             self._state[key] = np.zeros(shape, NUMPY_TYPES[state.dtype])
@@ -77,12 +83,36 @@ class Session:
         """Runs one step; otherwise as `prefill`."""
         return self._call(Phase.DECODE, inputs, observer)
 
+    def reset(self) -> None:
+        """Forgets every earlier call: state is zero again."""
+        for array in self._state.values():
+            array[...] = 0
+        self._unsure = False
+
+    def _check_capacity(self) -> None:
+        known = self.bound.elaborated.circuit.dynamic_dims
+        problems: list[Diagnostic] = []
+        for name, size in self.capacity.items():
+            if name not in known:
+                near = nearest(name, known)
+                problems.append(Diagnostic("KM525", f"the circuit has no dynamic dim {name!r}", near=near))
+            elif size < 0:
+                problems.append(Diagnostic("KM525", f"capacity {name} is at least 0, not {size}"))
+        if problems:
+            raise KernelmapError(problems)
+
     def _call(self, phase: Phase, inputs: Mapping[str, Array], observer: Observer | None) -> dict[str, Array]:
         if phase not in self.bound.steps:
             raise KernelmapError(Diagnostic("KM521", f"the plan has no phase {phase.value}"))
+        if self._unsure:
+            help = "reset the session, and feed it from the start"
+            raise KernelmapError(Diagnostic("KM528", "an earlier call failed half-way through the state", help=help))
         dims = dict(self.capacity)
         values = self._inputs(inputs, dims)
-        return self._execute(phase, values, dims, observer)
+        self._unsure = any(item.update == "replace" for item in self.bound.elaborated.states.values())
+        outputs = self._execute(phase, values, dims, observer)
+        self._unsure = False
+        return outputs
 
     # Inputs
 

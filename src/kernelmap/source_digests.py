@@ -4,59 +4,163 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 
+from kernelmap.models.contract import Contract
 from kernelmap.models.kernel_map import KernelMap
-from kernelmap.sources import module_file, provider_packages
+from kernelmap.sources import ProviderPackage, provider_packages
+
+_DYNAMIC = frozenset({"import_module", "__import__"})
+
+
+@dataclass(slots=True)
+class SourceTree:
+    """The sources of some provider packages, read once: the installed ones, or those of another revision.
+
+    An edit on disk after the first digest goes unseen: take a new tree for a new look.
+    """
+
+    packages: tuple[ProviderPackage, ...]
+    _modules: dict[str, _Module | None] = field(default_factory=dict)
+    _closures: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def map_digest(self, item: KernelMap) -> str:
+        """``sha256:`` over the transitive sources of every function that a map names."""
+        functions = {item.impl.function}
+        functions |= {variant.function for variant in item.impl.variants if variant.function is not None}
+        functions |= {hook.function for hook in item.weight_preparation}
+        return self.digest(function.partition(":")[0] for function in functions)
+
+    def oracle_digest(self, contract: Contract) -> str:
+        """``sha256:`` over the transitive sources of a contract's reference."""
+        return self.digest([contract.oracle.partition(":")[0]])
+
+    def digest(self, modules: Iterable[str]) -> str:
+        """``sha256:`` over names and texts of modules and of all provider modules that they need."""
+        found: set[str] = set()
+        for module in modules:
+            found |= self.transitive(module)
+        made = hashlib.sha256()
+        for name in sorted(found):
+            read = self._module(name)
+            made.update(name.encode() + b"\0" + (read.text if read is not None else b"") + b"\0")
+        return "sha256:" + made.hexdigest()
+
+    def transitive(self, module: str) -> frozenset[str]:
+        """The module, the packages that it lies in, and every provider module that these import, directly or not."""
+        if module not in self._closures:
+            self._closures[module] = frozenset(self._walk(module))
+        return self._closures[module]
+
+    def _walk(self, module: str) -> set[str]:
+        found: set[str] = set()
+        named, opened = {module}, set[str]()
+        queue = [module]
+        while queue:
+            name = queue.pop()
+            read = self._module(name)
+            if name not in found:
+                found.add(name)
+                queue += self._needs(name)
+                named |= read.imports if read is not None else frozenset()
+            # What a package imports by a computed name counts where something imports the package itself, not where
+            # it is only passed on the way to another module: its functions are not called then.
+            if read is not None and read.dynamic and name in named and name not in opened:
+                opened.add(name)
+                queue += self._below(read.dynamic)
+        return found
+
+    def _needs(self, name: str) -> Iterator[str]:
+        parts = name.split(".")
+        for count in range(1, len(parts)):
+            if self._module(parent := ".".join(parts[:count])) is not None:
+                yield parent
+        if (read := self._module(name)) is not None:
+            yield from (item for item in sorted(read.imports) if self._module(item) is not None)
+
+    def _below(self, prefixes: Iterable[str]) -> Iterator[str]:
+        """Every module directly in the packages of these names."""
+        for prefix in prefixes:
+            read = self._module(prefix)
+            if read is not None and read.path.name == "__init__.py":
+                yield from (f"{prefix}.{path.stem}" for path in sorted(read.path.parent.glob("*.py")))
+
+    def _module(self, name: str) -> _Module | None:
+        if name not in self._modules:
+            path = self._file(name)
+            self._modules[name] = _read(name, path) if path is not None else None
+        return self._modules[name]
+
+    def _file(self, name: str) -> Path | None:
+        for package in self.packages:
+            if package.owns(name) and package.folder is not None:
+                base = package.folder.joinpath(*name.removeprefix(package.name).strip(".").split("."))
+                for path in (base.with_suffix(".py"), base / "__init__.py"):
+                    if path.is_file():
+                        return path
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    path: Path
+    text: bytes
+    imports: frozenset[str]
+    """Full names of what it imports, each name of ``from a import b`` as ``a.b`` too."""
+    dynamic: tuple[str, ...]
+    """Packages from which it imports by a computed name."""
+
+
+def _read(name: str, path: Path) -> _Module:
+    text = path.read_bytes()
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    imports: set[str] = set()
+    dynamic: set[str] = set()
+    for node in ast.walk(ast.parse(text, str(path))):
+        if isinstance(node, ast.Import):
+            imports |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, package)
+            imports |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Call) and node.args and _called(node) in _DYNAMIC:
+            literal, start = _text(node.args[0])
+            if literal:
+                imports.add(start)
+            else:
+                dynamic.add(start.rpartition(".")[0] or package)
+    return _Module(path, text, frozenset(imports), tuple(sorted(dynamic)))
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    base = parts[: len(parts) - node.level + 1]
+    return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _text(node: ast.expr) -> tuple[bool, str]:
+    """(whether it is a literal string, its text or how it begins)."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return True, node.value
+    if isinstance(node, ast.JoinedStr) and node.values and isinstance(first := node.values[0], ast.Constant):
+        return False, str(first.value)
+    return False, ""
+
+
+@lru_cache(maxsize=1)
+def installed_sources() -> SourceTree:
+    """The sources of the registered provider packages, as this process first sees them."""
+    return SourceTree(provider_packages())
 
 
 def map_source_digest(item: KernelMap) -> str:
-    """``sha256:`` over the transitive sources of every function that a map names."""
-    functions = {item.impl.function}
-    functions |= {variant.function for variant in item.impl.variants if variant.function is not None}
-    functions |= {hook.function for hook in item.weight_preparation}
-    return sources_digest(function.partition(":")[0] for function in functions)
-
-
-def sources_digest(modules: Iterable[str]) -> str:
-    """``sha256:`` over names and texts of modules and of all provider modules that they import."""
-    found: set[str] = set()
-    for module in modules:
-        found |= transitive_modules(module)
-    digest = hashlib.sha256()
-    for name in sorted(found):
-        digest.update(name.encode() + b"\0" + module_text(name) + b"\0")
-    return "sha256:" + digest.hexdigest()
-
-
-@lru_cache(maxsize=1024)
-def transitive_modules(module: str) -> frozenset[str]:
-    """The module and every module of a registered provider package that it imports, directly or not."""
-    found: set[str] = set()
-    queue = [module]
-    while queue:
-        name = queue.pop()
-        if name not in found:
-            found.add(name)
-            queue.extend(_imports(name))
-    return frozenset(found)
-
-
-@lru_cache(maxsize=4096)
-def module_text(module: str) -> bytes:
-    """The module's source; empty if it has none."""
-    path = module_file(module)
-    return path.read_bytes() if path is not None else b""
-
-
-@lru_cache(maxsize=4096)
-def _imports(module: str) -> tuple[str, ...]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(module_text(module))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    owned = (name for name in names if any(package.owns(name) for package in provider_packages()))
-    return tuple(sorted(name for name in owned if module_file(name) is not None))
+    """``sha256:`` over the transitive sources of every function that a map names, as installed."""
+    return installed_sources().map_digest(item)

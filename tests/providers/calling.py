@@ -48,6 +48,7 @@ class Subject:
             dims={name: size for name, size in self.dims.items() if name != "R"},
             params=self.params,
             prepared={port: hook.prepared_format for port, hook in self.hooks.items()},
+            arithmetic=dict(self.contract.arithmetic),
         )
 
     def oracle(self, **arrays: Array) -> dict[str, Array]:

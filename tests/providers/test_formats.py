@@ -9,7 +9,7 @@ from calling import DATA
 
 from kernelmap.vocabulary import FORMATS
 from kernelmap_providers import formats
-from kernelmap_providers.formats import mxfp4_interleaved, packed_x8, q4_k, q5_k
+from kernelmap_providers.formats import mxfp4_interleaved
 
 GOLDEN = np.load(DATA / "golden" / "blocks.npz")
 WEIGHTS = ("q4_k", "q5_k", "q6_k", "q8_0", "q5_1", "mxfp4")
@@ -136,32 +136,3 @@ def test_rows_that_are_no_whole_blocks_are_refused() -> None:
         formats.decode("q4_k", np.zeros((2, 145), np.uint8))
     with pytest.raises(ValueError, match="no module"):
         formats.module_of("q3_k")
-
-
-@pytest.mark.parametrize(("layout", "source"), [("q4_k_x8", q4_k), ("q5_k_x8", q5_k)])
-def test_packed_x8_keeps_every_field(layout: str, source: object) -> None:
-    """Every code, scale and minimum is where the diagram says."""
-    name = layout.removesuffix("_x8")
-    rows = formats.random_rows(name, np.random.default_rng(4), (16, 512))
-    d, dmin, scales, minima, codes = source.fields(rows)  # type: ignore[attr-defined]
-    size = packed_x8.BLOCK_BYTES[layout]
-    packed = packed_x8.pack(layout, rows).reshape(2, 2, size)
-    for row in range(16):
-        for b in range(2):
-            block, r = packed[row // 8, b], row % 8
-            assert block[2 * r : 2 * r + 2].view("<f2")[0].astype(np.float32) == d[row, b]
-            assert block[16 + 2 * r : 18 + 2 * r].view("<f2")[0].astype(np.float32) == dmin[row, b]
-            for s in range(8):
-                assert block[32 + 8 * s + r] == scales[row, b, s]
-                assert block[96 + 16 * (s // 2) + 2 * r + s % 2] == minima[row, b, s]
-                nibbles = block[160 + 128 * s : 160 + 128 * s + 128].reshape(4, 8, 4)[:, r].reshape(16)
-                found = np.concatenate([nibbles & 15, nibbles >> 4])
-                if name == "q5_k":
-                    word = block[1184 + 32 * s + 4 * r : 1188 + 32 * s + 4 * r]
-                    found |= np.unpackbits(word, bitorder="little") << 4
-                assert np.array_equal(found, codes[row, b, s])
-
-
-def test_packed_x8_refuses_a_broken_group() -> None:
-    with pytest.raises(ValueError, match="groups of 8"):
-        packed_x8.pack("q4_k_x8", np.zeros((12, 144), np.uint8))

@@ -113,11 +113,12 @@ def test_equal_scores_go_to_the_lower_id() -> None:
     assert made["indices"].tolist() == [[0, 1]]
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_routers_refuse_nan_and_inf(poison: float) -> None:
-    logits = np.zeros((3, 6), np.float32)
-    logits[1, 4] = poison
-    for subject in (Subject(SOFTMAX, {"E": 6, "K": 2}, {"scale": 1.0}), sigmoid_subject("none")):
-        with pytest.raises(RefusedRow) as refused:
-            subject.oracle(logits=logits)
-        assert refused.value.row == 1
+def test_routers_refuse_nan_and_the_softmax_an_infinite_largest_logit() -> None:
+    softmax, sigmoid = Subject(SOFTMAX, {"E": 6, "K": 2}, {"scale": 1.0}), sigmoid_subject("none")
+    for poison, subjects in ((np.nan, (softmax, sigmoid)), (np.inf, (softmax,))):
+        logits = np.zeros((3, 6), np.float32)
+        logits[1, 4] = poison
+        for subject in subjects:
+            with pytest.raises(RefusedRow) as refused:
+                subject.oracle(logits=logits)
+            assert refused.value.row == 1

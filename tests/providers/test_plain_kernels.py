@@ -1,4 +1,4 @@
-"""Plain kernels: their legs bit for bit against numpy, refusals, layouts, and what is compiled when."""
+"""Plain kernels: elementary functions bit for bit against numpy, refusals, layouts, and what is compiled when."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from calling import BUCKETED, ROUTED, SHARED, SIGMOID, SOFTMAX, Subject
 
 from kernelmap.bind import load_runner
 from kernelmap_providers import formats
-from kernelmap_providers.elementary import dot_lanes, exp32, sum_lanes
-from kernelmap_providers.experts import bucketed, routed, shared
-from kernelmap_providers.experts.activations import quantize_q8_0, quantize_q8_k, round_to_half
-from kernelmap_providers.experts.dots import half
-from kernelmap_providers.experts.prepare import prepare
+from kernelmap_providers.elementary import dot_lanes, exp32, sum_lanes, tanh32
+from kernelmap_providers.experts import bucketed, by_token, call, gating, legs
+from kernelmap_providers.experts.prepare import ck_moe_prepare_q4k_gate_up_vnni_x8 as prepare
 from kernelmap_providers.jit.compile import jit
 from kernelmap_providers.reference import elementary as reference
 from kernelmap_providers.reference.refusal import RefusedRow
+from kernelmap_providers.simd.target import host_form
 
 Array = np.ndarray[Any, Any]
 DIMS = {"H": 512, "I": 256, "E": 5, "K": 2}
@@ -27,12 +26,6 @@ DIMS = {"H": 512, "I": 256, "E": 5, "K": 2}
 def each(function: Any, values: Array, out: Array) -> None:
     for i in range(len(values)):
         out[i] = function(values[i])
-
-
-@jit
-def each_half(raw: Array, out: Array) -> None:
-    for i in range(len(out)):
-        out[i] = half(raw, 2 * i)
 
 
 def same_bits(made: Array, expected: Array) -> bool:
@@ -51,74 +44,26 @@ def test_exp_has_the_oracles_bits_for_floats_of_every_exponent() -> None:
     assert same_bits(made, reference.exp32(x))
 
 
+def test_tanh_has_the_oracles_bits_and_is_close() -> None:
+    x = np.arange(0, 2**32, 4093, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate(
+        [x, np.linspace(-12, 12, 1 << 18).astype(np.float32), np.float32([0.625, -0.625, np.inf, -np.inf])]
+    )
+    made = np.empty_like(x)
+    each(tanh32, x, made)
+    assert same_bits(made, reference.tanh32(x))
+    finite = x[np.isfinite(x)]
+    exact = np.tanh(finite.astype(np.float64))
+    error = np.abs(reference.tanh32(finite) - exact)
+    assert (error <= 2 * np.spacing(np.abs(exact).astype(np.float32)).astype(np.float64)).all()
+
+
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 15, 16, 100])
 def test_lane_sums_have_the_oracles_bits(count: int) -> None:
     rng = np.random.default_rng(count)
     w, x = (rng.standard_normal(count).astype(np.float32) * np.float32(1e3) for _ in range(2))
     assert sum_lanes(x) == reference.sum_lanes(x)
     assert dot_lanes(w, x) == reference.dot_lanes(w[None], x)[0]
-
-
-def test_every_half_widens_exactly() -> None:
-    patterns = np.arange(65536, dtype="<u2")
-    made = np.empty(65536, np.float32)
-    each_half(patterns.view(np.uint8), made)
-    assert same_bits(made, patterns.view(np.float16).astype(np.float32))
-
-
-def test_rounding_to_half_is_numpys() -> None:
-    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
-    between = ((halves[1:].astype(np.float64) + halves[:-1]) / 2).astype(np.float32)
-    x = np.concatenate([halves, between, np.nextafter(between, 0, dtype=np.float32), np.float32([65519.9, 65520, 7e4])])
-    made = np.empty_like(x)
-    each(round_to_half, x, made)
-    with np.errstate(over="ignore"):
-        expected = x.astype(np.float16).astype(np.float32)
-    fits = np.isfinite(expected)
-    assert same_bits(made[fits], expected[fits])
-    assert (made[~fits] >= 65536).all() and (~fits).sum() == 2
-
-
-def adversarial_rows() -> Array:
-    """Rows with zero, subnormal, huge, tied, constant, half-way and poisoned blocks."""
-    rng = np.random.default_rng(5)
-    rows = rng.standard_normal((12, 512)).astype(np.float32)
-    rows[1] = 0
-    rows[2, :256] = 1e-40
-    rows[3] *= np.float32(1e30)
-    rows[4, [3, 200]] = 9.0, -9.0
-    rows[5] = 1.25
-    rows[6] = (rng.integers(-254, 255, 512) / 2).astype(np.float32)
-    rows[6, ::32] = 127
-    rows[7, 17] = np.nan
-    rows[8, 300] = np.inf
-    rows[9] *= np.float32(1e-38)
-    rows[10] *= np.float32(65000)
-    return rows
-
-
-def test_q8_k_leg_has_the_formats_bytes() -> None:
-    rows = adversarial_rows()
-    expected, refused = formats.module_of("q8_k").quantize_rows(rows)
-    d, codes, sums = formats.module_of("q8_k").fields(expected)
-    for row in range(len(rows)):
-        act = np.full(512, 99, np.int8), np.full(2, 9, np.float32), np.full(32, 9, np.int16)
-        assert quantize_q8_k(rows[row], act) == (not refused[row])
-        assert np.array_equal(act[0].reshape(2, 256), codes[row])
-        assert same_bits(act[1], d[row])
-        assert np.array_equal(act[2].reshape(2, 16), sums[row])
-
-
-def test_q8_0_leg_has_the_formats_bytes() -> None:
-    rows = adversarial_rows()
-    expected, refused = formats.module_of("q8_0").quantize_rows(rows)
-    d, codes = formats.module_of("q8_0").fields(expected)
-    for row in range(len(rows)):
-        act = np.full(512, 99, np.int8), np.full(16, 9, np.float32), np.zeros(0, np.int16)
-        assert quantize_q8_0(rows[row], act) == (not refused[row])
-        if not refused[row]:
-            assert np.array_equal(act[0].reshape(16, 32), codes[row])
-            assert same_bits(act[1], d[row])
 
 
 def routed_arrays(rows: int = 11, seed: int = 0) -> dict[str, Array]:
@@ -245,50 +190,44 @@ def test_weights_may_be_read_only_slices_of_a_fused_tensor() -> None:
 
 
 def test_nothing_is_compiled_after_the_build() -> None:
-    """Writable, read-only and strided arrays all meet the signature that the builder compiled."""
+    """Writable, read-only and strided arrays all meet code that the builder compiled; formats share the schedules."""
     arrays = routed_arrays()
     Subject(ROUTED, DIMS).call(arrays)
     Subject(BUCKETED, DIMS).call(arrays, "parallel_ranges", 2)
     Subject(SHARED, DIMS).call(shared_arrays())
-    assert [len(kernel.signatures) for kernel in (routed.tokens_range, shared.tokens_range)] == [1, 1]
-    passes = bucketed.quantize_range, bucketed.count_sort, bucketed.slot_range
-    assert [len(kernel.signatures) for kernel in passes] == [1, 1, 1]
+    kernels = by_token.tokens_task, bucketed.bucketed_task, call.run_task
+    before = [len(kernel.signatures) for kernel in (*kernels, legs.dots_entry, legs.quantize_entry)]
+    assert before[:3] == [1, 1, 1]
+    fortran = {name: np.asfortranarray(array) if name == "hidden" else array for name, array in arrays.items()}
+    Subject(ROUTED, DIMS).call(fortran, "parallel_workspace", 3)
+    assert [len(kernel.signatures) for kernel in (*kernels, legs.dots_entry, legs.quantize_entry)] == before
 
 
 def test_machine_code_holds_no_fused_multiply_add() -> None:
     Subject(ROUTED, DIMS).call(routed_arrays(1))
     Subject(SHARED, DIMS).call(shared_arrays(1))
-    for kernel in (routed.tokens_range, shared.tokens_range):
-        fresh = jit(kernel.py_func)  # code from the disk cache cannot be inspected
-        fresh.compile(kernel.signatures[0])
-        assembly = "\n".join(fresh.inspect_asm().values())
-        assert "mul" in assembly
-        assert "vfmadd" not in assembly and "vfnmadd" not in assembly and "fmla" not in assembly
+    for kind in gating.PARAMETERS:
+        gating.activation_leg(kind)
+    legs.stored_leg("fp32", host_form())
+    for kernel in (by_token.tokens_task, gating.activate_entry, legs.dots_entry):
+        for signature in kernel.signatures:
+            if signature[0].parts[:1] == ("packed",):
+                continue  # tiles are looked at where they are tested
+            fresh = jit(kernel.py_func)  # code from the disk cache cannot be inspected
+            fresh.compile(signature)
+            assembly = "\n".join(fresh.inspect_asm().values())
+            assert "mul" in assembly
+            assert "vfmadd" not in assembly and "vfnmadd" not in assembly and "fmla" not in assembly
 
 
-def test_prepared_weights_describe_themselves() -> None:
-    gate = routed_arrays()["expert_gate"]
-    shape = (DIMS["E"], DIMS["I"], DIMS["H"])
-    made, again = (prepare(gate, "q4_k", "q4_k_x8", shape) for _ in range(2))
-    assert (made.layout, made.dims, made.nbytes) == ("q4_k_x8", shape, made.data.nbytes)
-    assert made.source == again.source
-    changed = gate.copy()
-    changed[4, 0, 40] ^= 1
-    assert prepare(changed, "q4_k", "q4_k_x8", shape).source != made.source
-    assert made.data.ctypes.data % 64 == 0
-    assert not made.data.flags.writeable
-
-
-def test_preparation_refuses_what_it_cannot_pack() -> None:
+def test_preparation_takes_what_its_name_says() -> None:
     arrays, shape = routed_arrays(), (DIMS["E"], DIMS["I"], DIMS["H"])
+    made = prepare(arrays["expert_gate"], source_format="q4_k", prepared_format="q4_k_x8", shape=shape)
+    assert (made.layout, made.dims) == ("q4_k_x8", shape)
+    with pytest.raises(ValueError, match="q5_k is no q4_k gate or up tensor"):
+        prepare(arrays["expert_down"], source_format="q5_k", prepared_format="q5_k_x8", shape=shape)
     with pytest.raises(ValueError, match="q4_k cannot be prepared as q5_k_x8"):
-        prepare(arrays["expert_gate"], "q4_k", "q5_k_x8", shape)
-    with pytest.raises(ValueError, match="no q4_k tensor"):
-        prepare(arrays["expert_down"], "q4_k", "q4_k_x8", shape)
-    spoiled = arrays["expert_gate"].copy()
-    spoiled[2, 7, 144:146] = 0x00, 0x7C
-    with pytest.raises(ValueError, match="expert 2 row 7: a block scale is NaN or infinite"):
-        prepare(spoiled, "q4_k", "q4_k_x8", shape)
+        prepare(arrays["expert_gate"], source_format="q4_k", prepared_format="q5_k_x8", shape=shape)
 
 
 def test_a_weight_in_another_layout_is_refused() -> None:
@@ -297,9 +236,9 @@ def test_a_weight_in_another_layout_is_refused() -> None:
     run = load_runner(subject.item, subject.contract, subject.spec())
     gate = subject.prepared("expert_gate", raw)
     down = subject.prepared("expert_down", arrays["expert_down"])
-    rest = np.zeros((11, 512), np.float32), np.zeros(1 << 20, np.uint8), 1
+    rest = np.zeros((11, 512), np.float32), np.zeros(1 << 22, np.uint8), 1
     inputs = arrays["hidden"], arrays["indices"], arrays["routing_weights"]
-    with pytest.raises(TypeError, match="takes q5_k_x8 v1"):
+    with pytest.raises(TypeError, match="takes q5_k_x8"):
         run(*inputs, gate, gate, gate, *rest)
     with pytest.raises(TypeError, match="prepared as q4_k_x8, not ndarray"):
         run(*inputs, raw, gate, down, *rest)

@@ -90,11 +90,9 @@ def parts_task(_: Any, call: int, index: int, count: int, control: int) -> int:
     """
     mine = word(call + at.WORKERS) + index * word(call + at.WORKER_BYTES)
     for token in range(word(call + at.TOKENS)):
-        first_half(call, mine, token, index, count, control)
-        if refused(call):
+        if not first_half(call, mine, token, index, count, control):
             return 0
-        second_half(call, mine, token, index, count, control)
-        if refused(call):
+        if not second_half(call, mine, token, index, count, control):
             return 0
         columns(call, mine, token, index, count)
         barrier(control, count)
@@ -102,8 +100,11 @@ def parts_task(_: Any, call: int, index: int, count: int, control: int) -> int:
 
 
 @jit
-def first_half(call: int, mine: int, token: int, index: int, count: int, control: int) -> None:
-    """Hidden row quantized, gate and up of every slot into the common rows ``h``."""
+def first_half(call: int, mine: int, token: int, index: int, count: int, control: int) -> bool:
+    """Hidden row quantized, gate and up of every slot into the common rows ``h``. False if the token is refused.
+
+    All threads ask between the same two barriers: after the second one a faster thread may already refuse again.
+    """
     slots, width = word(call + at.SLOTS), word(call + at.WIDTH)
     outer, blocks = word(call + at.COMMON), word(call + at.OUTER_BLOCKS)
     fine = index > 0 or token_is_fine(call, token)
@@ -112,7 +113,7 @@ def first_half(call: int, mine: int, token: int, index: int, count: int, control
         refuse(call, token)
     barrier(control, count)
     if refused(call):
-        return
+        return False
     h = outer + align64(word(call + at.OUTER_STRIDE))
     u = mine + at.LEG_BYTES
     zero = single_index(mine)
@@ -124,11 +125,12 @@ def first_half(call: int, mine: int, token: int, index: int, count: int, control
         rows = min(PART_ROWS, width - row)
         gate_up(call, mine, expert_of(call, token, slot), row, rows, 1, out, u, out, 0)
     barrier(control, count)
+    return True
 
 
 @jit
-def second_half(call: int, mine: int, token: int, index: int, count: int, control: int) -> None:
-    """The intermediate rows of all slots quantized."""
+def second_half(call: int, mine: int, token: int, index: int, count: int, control: int) -> bool:
+    """The intermediate rows of all slots quantized. False if the token is refused."""
     slots, stride = word(call + at.SLOTS), align64(4 * word(call + at.WIDTH))
     h = word(call + at.COMMON) + align64(word(call + at.OUTER_STRIDE))
     inner, blocks = h + slots * stride, slots * word(call + at.INNER_BLOCKS)
@@ -136,6 +138,7 @@ def second_half(call: int, mine: int, token: int, index: int, count: int, contro
     if quantize_inner(call, mine, h, stride, inner, first, last) != at.NO_ROW:
         refuse(call, token)
     barrier(control, count)
+    return not refused(call)
 
 
 @jit

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from kernelmap.spec import BuildSpec
+from kernelmap.vocabulary import FORMATS
 from kernelmap_providers.arguments import Array, given
 from kernelmap_providers.experts import bucketed, by_token
 from kernelmap_providers.experts import words as at
@@ -28,7 +28,8 @@ SCHEDULES = {
     "bucketed": bucketed.bucketed_task,
 }
 """Schedules by name. None knows a format, and any runs on any legs."""
-WIDE_WORDS = {"gate": (at.GATE, at.GATE_DOTS), "up": (at.UP, at.UP_DOTS), "down": (at.DOWN, at.DOWN_DOTS)}
+MATRIX_WORDS = {"gate": (at.GATE, at.GATE_DOTS), "up": (at.UP, at.UP_DOTS), "down": (at.DOWN, at.DOWN_DOTS)}
+"""Where each matrix and its leg lie in the words."""
 WORDS = at.CALL_BYTES // 8
 
 
@@ -38,27 +39,24 @@ def run_task(call: int, task: int, control: int, threads: int) -> None:
     dispatch(control, task, call, threads)
 
 
-@dataclass(frozen=True)
 class Block:
     """What is fixed when a block is built: legs, sizes and schedule.
 
-    ``dots`` names the weight port that plays each of ``gate`` (may be missing), ``up`` and ``down``.
+    ``dots`` names the weight port that plays each of ``gate`` (may be missing), ``up`` and ``down``. Raises ValueError
+    for formats without legs, or a gate and an up that take different activation formats.
     """
 
-    spec: BuildSpec
-    dots: Mapping[str, str]
-    schedule: str
-    merge: int = at.WEIGHTED
-    requantize: bool = False
-    task: int = field(init=False)
-    template: Array = field(init=False)
-
-    def __post_init__(self) -> None:
-        outer, inner = self.spec.dtypes[self.dots["up"]], self.spec.dtypes[self.dots["down"]]
-        if "gate" in self.dots and act_of(self.spec.dtypes[self.dots["gate"]]) != act_of(outer):
-            raise ValueError(f"{self.dots['gate']} and {self.dots['up']} take different activation formats")
-        object.__setattr__(self, "task", native_address(SCHEDULES[self.schedule], StaticType(()), *LEG_ARGUMENTS))
-        object.__setattr__(self, "template", self._template(outer, inner))
+    def __init__(
+        self, spec: BuildSpec, dots: Mapping[str, str], schedule: str, merge: int = at.WEIGHTED,
+        requantize: bool = False,
+    ) -> None:  # fmt: skip
+        outer, inner = spec.dtypes[dots["up"]], spec.dtypes[dots["down"]]
+        if "gate" in dots and FORMATS[spec.dtypes[dots["gate"]]].act != FORMATS[outer].act:
+            raise ValueError(f"{dots['gate']} and {dots['up']} take different activation formats")
+        self.spec, self.dots, self.schedule = spec, dots, schedule
+        self.task = native_address(SCHEDULES[schedule], StaticType(()), *LEG_ARGUMENTS)
+        self.template = self._template(outer, inner)
+        self.template[at.MERGE // 8], self.template[at.REQUANTIZE // 8] = merge, int(requantize)
         compiled(run_task, *LEG_ARGUMENTS)
 
     def _template(self, outer: str, inner: str) -> Array:
@@ -68,8 +66,7 @@ class Block:
         fixed = {
             at.SLOTS: dims.get("K", 1), at.EXPERTS: dims.get("E", 1), at.SIZE: dims["H"], at.WIDTH: dims["I"],
             at.QUANTIZE_HIDDEN: quantize_leg(outer), at.QUANTIZE_INNER: quantize_leg(inner),
-            at.ACTIVATE: activation_leg(kind), at.MERGE: self.merge, at.REQUANTIZE: int(self.requantize),
-            at.BAD_ROW: at.NO_ROW,
+            at.ACTIVATE: activation_leg(kind), at.BAD_ROW: at.NO_ROW,
         }  # fmt: skip
         for blocks, stride, storage, values in (
             (at.OUTER_BLOCKS, at.OUTER_STRIDE, outer, dims["H"]),
@@ -78,7 +75,7 @@ class Block:
             size, nbytes = act_of(storage)
             fixed |= {blocks: values // size, stride: values // size * nbytes}
         for role, port in self.dots.items():
-            fixed[WIDE_WORDS[role][1]] = self._leg(port)
+            fixed[MATRIX_WORDS[role][1]] = self._leg(port)
         for offset, value in fixed.items():
             words[offset // 8] = value
         words[at.PARAMETERS // 8 : at.PARAMETERS // 8 + 2] = parameter_words(kind, self.spec.params)
@@ -100,7 +97,9 @@ class Block:
         if port in self.spec.prepared:
             layout = PACKED_FORMATS[self.spec.prepared[port]]
             if not isinstance(weight, PackedWeight):
-                raise TypeError(f"{port}: the kernel takes a weight prepared as {layout.name}, not {type(weight).__name__}")
+                raise TypeError(
+                    f"{port}: the kernel takes a weight prepared as {layout.name}, not {type(weight).__name__}"
+                )
             data = weight.checked(layout, rows, values)
             return data, int(data.ctypes.data), data.strides[0], data.strides[1]
         if weight.strides[-1] != weight.itemsize or min(weight.strides) < 0:
@@ -112,7 +111,10 @@ class Block:
         self, hidden: Array, output: Array, weights: Mapping[str, Any], workspace: Array, threads: int,
         ports: Mapping[int, Array],
     ) -> int:  # fmt: skip
-        """One call; ``ports`` are the remaining arrays by word. 0, or 1 + the least refused token: output is then NaN."""
+        """One call; ``ports`` are the remaining arrays by word.
+
+        Returns 0, or 1 + the least refused token, and then the output is all NaN.
+        """
         if len(hidden) == 0:
             return 0
         words = workspace[: at.CALL_BYTES].view(np.int64)
@@ -125,7 +127,7 @@ class Block:
         for role, weight in weights.items():
             kept, *numbers = self.matrix(role, weight)
             alive.append(kept)
-            first = WIDE_WORDS[role][0] // 8
+            first = MATRIX_WORDS[role][0] // 8
             words[first : first + 3] = numbers
         words[at.TOKENS // 8] = len(hidden)
         self._place(words, workspace, len(hidden), threads)
@@ -137,7 +139,7 @@ class Block:
         return bad + 1
 
     def _place(self, words: Array, workspace: Array, tokens: int, threads: int) -> None:
-        """Where common and worker scratch lie: workers share evenly what the common part leaves (sizes as in the map)."""
+        """Where common and worker scratch lie: workers share evenly what the common part leaves (sizes: the map)."""
         base = int(words.ctypes.data) + at.CALL_BYTES
         common = self.common_bytes(tokens)
         words[at.COMMON // 8] = base
@@ -149,17 +151,14 @@ class Block:
         """Scratch that all threads share."""
         outer, inner, width = (int(self.template[at_ // 8]) for at_ in (at.OUTER_STRIDE, at.INNER_STRIDE, at.WIDTH))
         slots, experts = int(self.template[at.SLOTS // 8]), int(self.template[at.EXPERTS // 8])
+        parts: tuple[int, ...] = ()
         if self.schedule == "bucketed":
             pairs = tokens * slots
             parts = (tokens * outer, pairs * inner, 4 * pairs, 4 * pairs, 8 * (experts + 1))
         elif self.schedule == "parts":
             parts = (outer, slots * _align64(4 * width), slots * inner)
-        else:
-            parts = ()
         return sum(map(_align64, parts))
 
 
 def _align64(size: int) -> int:
     return -(-size // 64) * 64
-
-

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from kernelmap_providers.elementary import F32, ONE, ZERO, sigmoid32, silu32, tanh32
+from kernelmap_providers.elementary import F32, ONE, ZERO, sigmoid32, tanh32
 from kernelmap_providers.experts import words as at
+from kernelmap_providers.experts.lanes import swiglu8
 from kernelmap_providers.experts.legs import LEG_ARGUMENTS
 from kernelmap_providers.experts.words import word
 from kernelmap_providers.jit.compile import entry, jit, native_address
@@ -39,7 +40,35 @@ def parameter_words(kind: str, params: Any) -> Any:
 
 @entry
 def activate_entry(kind: Any, words: int, _first: int, values: int, _: int) -> int:
-    """``values`` values of one row; a gate or bias that does not exist counts as zero and is not read."""
+    """``values`` values of one row; a row may be read and written up to a multiple of 16."""
+    activate_row(kind, words, values)
+    return 0
+
+
+def activate_row(kind: Any, words: Any, values: Any) -> None:
+    """One row by the function that ``kind`` names."""
+    raise NotImplementedError
+
+
+@generic(activate_row)
+def _activate_row(kind: Any, words: Any, values: Any) -> Any:
+    if kind.parts[0] == "ggml":
+        return lambda kind, words, values: swiglu_row(words, values)
+    function = FUNCTIONS[kind.parts[0]]
+    return lambda kind, words, values: plain_row(function, words, values)
+
+
+@jit
+def swiglu_row(words: int, values: int) -> None:
+    """silu(gate) * up, eight lanes: value by value it took 6 ns each, a fifth of a small expert's time."""
+    gate, up, out = word(words + at.LEG_GATE), word(words + at.LEG_UP), word(words + at.LEG_OUT)
+    for i in range(0, values, 8):
+        swiglu8(gate + 4 * i, up + 4 * i, out + 4 * i)
+
+
+@jit
+def plain_row(function: Any, words: int, values: int) -> None:
+    """Value by value; a gate or bias that does not exist counts as zero and is not read."""
     gate, up, out = word(words + at.LEG_GATE), word(words + at.LEG_UP), word(words + at.LEG_OUT)
     gate_bias, up_bias = word(words + at.LEG_GATE_BIAS), word(words + at.LEG_UP_BIAS)
     params = word(words + at.LEG_PARAMETERS)
@@ -51,14 +80,7 @@ def activate_entry(kind: Any, words: int, _first: int, values: int, _: int) -> i
             g = g + ops.load_f32(gate_bias + 4 * i)
         if up_bias:
             u = u + ops.load_f32(up_bias + 4 * i)
-        ops.store(out + 4 * i, activation(kind, g, u, first, second))
-    return 0
-
-
-@jit
-def ggml(g: Any, u: Any, _first: Any, _second: Any) -> Any:
-    """silu(g) * u."""
-    return silu32(g) * u
+        ops.store(out + 4 * i, function(g, u, first, second))
 
 
 @jit
@@ -83,15 +105,4 @@ def relu_squared(_g: Any, u: Any, _first: Any, _second: Any) -> Any:
     return F32(u * u)
 
 
-FUNCTIONS = {"ggml": ggml, "clamped": clamped, "situ": situ, "relu_squared": relu_squared}
-
-
-def activation(kind: Any, g: Any, u: Any, first: Any, second: Any) -> Any:
-    """The function that ``kind`` names."""
-    raise NotImplementedError
-
-
-@generic(activation)
-def _activation(kind: Any, g: Any, u: Any, first: Any, second: Any) -> Any:
-    function = FUNCTIONS[kind.parts[0]]
-    return lambda kind, g, u, first, second: function(g, u, first, second)
+FUNCTIONS = {"clamped": clamped, "situ": situ, "relu_squared": relu_squared}

@@ -94,7 +94,7 @@ def copy_finite(x: int, stride: int, values: int, out: int, first: int, last: in
 
 @entry
 def dots_entry(leg: Any, words: int, _first: int, _last: int, _: int) -> int:
-    """Dots of all named tokens with a run of weight rows; a token's output row may be written up to a multiple of 16."""
+    """Dots of all named tokens with a run of weight rows; an output row may be written up to a multiple of 16."""
     dots(leg, words)
     return 0
 

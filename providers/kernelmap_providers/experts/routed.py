@@ -14,15 +14,17 @@ Run = Callable[..., int]
 Weight = Array | PackedWeight
 ROUTED = {"gate": "expert_gate", "up": "expert_up", "down": "expert_down"}
 SCHEDULE_OF = {
-    "serial": "tokens", "parallel_workspace": "tokens", "parallel_experts": "parts",
-    "parallel_ranges": "bucketed", "bucketed_serial": "bucketed",
-}  # fmt: skip
-"""Schedule by the variant's name; variants that end in ``serial`` use one thread."""
+    "serial": "tokens",
+    "parallel_workspace": "tokens",
+    "parallel_experts": "parts",
+    "parallel_parts": "parts",
+}
+"""Schedule of the token-by-token providers by the variant's name."""
 
 
 def workers(spec: BuildSpec, threads: int) -> int:
     """Threads that a variant uses."""
-    return 1 if spec.variant.endswith("serial") else threads
+    return 1 if spec.variant == "serial" else threads
 
 
 def swiglu(spec: BuildSpec) -> Run:
@@ -30,17 +32,20 @@ def swiglu(spec: BuildSpec) -> Run:
 
     Raises ValueError for a format that no leg reads; ``run`` raises TypeError for a weight in another layout.
     """
-    return _swiglu(spec, requantize=False)
+    return _swiglu(spec, Block(spec, ROUTED, SCHEDULE_OF[spec.variant]))
+
+
+def swiglu_bucketed(spec: BuildSpec) -> Run:
+    """As `swiglu`, with (token, slot) pairs sorted by expert."""
+    return _swiglu(spec, Block(spec, ROUTED, "bucketed"))
 
 
 def swiglu_naive(spec: BuildSpec) -> Run:
     """As `swiglu`, with the hidden row quantized anew for every (token, expert) pair: the contrast in measurements."""
-    return _swiglu(spec, requantize=True)
+    return _swiglu(spec, Block(spec, ROUTED, SCHEDULE_OF[spec.variant], requantize=True))
 
 
-def _swiglu(spec: BuildSpec, requantize: bool) -> Run:
-    block = Block(spec, ROUTED, SCHEDULE_OF[spec.variant], requantize=requantize)
-
+def _swiglu(spec: BuildSpec, block: Block) -> Run:
     def run(
         hidden: Array, indices: Array, routing_weights: Array, expert_gate: Weight, expert_up: Weight,
         expert_down: Weight, output: Array, workspace: Array, threads: int,

@@ -1,4 +1,4 @@
-"""The steps that all schedules are made of: checks, quantizing, dots, activation, merge; on words, no format in sight."""
+"""The steps that schedules are made of: checks, quantizing, dots, activation, merge; on words, no format in sight."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def finite_run(address: int, values: int) -> bool:
 
 
 @jit
-def token_is_fine(call: int, token: int) -> bool:
+def token_is_fine(call: int, token: int) -> Any:
     """Whether a token's indices, routing weights and routed row are what the contract takes."""
     slots, size, fine = word(call + at.SLOTS), word(call + at.SIZE), True
     indices, routing, routed = word(call + at.INDICES), word(call + at.ROUTING), word(call + at.ROUTED)
@@ -54,7 +54,7 @@ def expert_of(call: int, token: int, slot: int) -> int:
 
 
 @jit
-def quantize_hidden(call: int, mine: int, token: int, out: int, first: int, last: int) -> bool:
+def quantize_hidden(call: int, mine: int, token: int, out: int, first: int, last: int) -> Any:
     """Quantize blocks ``first`` to ``last - 1`` of a hidden row; counted when the first block is among them."""
     put(mine + at.LEG_X, word(call + at.HIDDEN) + 4 * token * word(call + at.SIZE))
     put(mine + at.LEG_X_STRIDE, 0)
@@ -66,7 +66,7 @@ def quantize_hidden(call: int, mine: int, token: int, out: int, first: int, last
 
 
 @jit
-def quantize_inner(call: int, mine: int, x: int, x_stride: int, out: int, first: int, last: int) -> int:
+def quantize_inner(call: int, mine: int, x: int, x_stride: int, out: int, first: int, last: int) -> Any:
     """Quantize blocks of intermediate rows at ``x``; the least refused row, or NO_ROW."""
     put(mine + at.LEG_X, x)
     put(mine + at.LEG_X_STRIDE, x_stride)
@@ -168,6 +168,6 @@ def refuse(call: int, token: Any) -> None:
 
 
 @jit
-def refused(call: int) -> bool:
+def refused(call: int) -> Any:
     """Whether a token was refused. The same answer for all threads between two barriers without `refuse`."""
     return native.atomic_load(call + at.BAD_ROW) != at.NO_ROW

@@ -92,7 +92,7 @@ LEG_BYTES: Final = 256
 
 
 @inlined
-def word(address: int) -> int:
+def word(address: int) -> Any:
     """The int64 at ``address``."""
     return native.load_word(address)
 

@@ -61,3 +61,10 @@ def gemm_entry(x: Any, weight: Any, y: Any, scratch: Any, rows: int, blocks: int
 def contiguous_rows(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """``x`` itself where values of a row lie side by side, else a copy of it."""
     return x if x.strides[1] == x.itemsize or x.shape[1] <= 1 else np.ascontiguousarray(x)
+
+
+def outcome(status: int, y: npt.NDArray[np.float32]) -> int:
+    """The status of a call; a refused one leaves no value in ``y`` that looks right."""
+    if status:
+        y[...] = np.nan
+    return int(status)

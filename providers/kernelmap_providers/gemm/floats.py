@@ -197,6 +197,6 @@ def float_gemm(name: str, form: Form, rows: int, values: int) -> Run:
     def run(x: npt.NDArray[np.float32], weight: npt.NDArray[Any], y: npt.NDArray[np.float32], threads: int) -> int:
         stored = weight if weight.strides[1] == weight.itemsize else np.ascontiguousarray(weight)
         x, stored = args.contiguous_rows(x), stored.view(np.uint8)
-        return int(call(x, stored, y, nothing, rows, values, task, POOL.control(threads), threads))
+        return args.outcome(call(x, stored, y, nothing, rows, values, task, POOL.control(threads), threads), y)
 
     return run

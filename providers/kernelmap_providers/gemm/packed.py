@@ -157,7 +157,7 @@ def packed_gemm(fmt: PackedFormat, form: Form, rows: int, values: int) -> Run:
             workspace: npt.NDArray[np.uint8], threads: int) -> int:  # fmt: skip
         data = weight.checked(fmt, rows, values)
         x = args.contiguous_rows(x)
-        return int(call(x, data[0], y, workspace, rows, blocks, task, POOL.control(threads), threads))
+        return args.outcome(call(x, data[0], y, workspace, rows, blocks, task, POOL.control(threads), threads), y)
 
     return run
 

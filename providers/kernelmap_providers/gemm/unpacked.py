@@ -127,6 +127,6 @@ def unpacked_gemm(name: str, form: Form, rows: int, values: int, together: bool 
     def run(x: npt.NDArray[np.float32], weight: npt.NDArray[np.uint8], y: npt.NDArray[np.float32],
             workspace: npt.NDArray[np.uint8], threads: int) -> int:  # fmt: skip
         x = args.contiguous_rows(x)
-        return int(call(x, weight, y, workspace, rows, blocks, task, POOL.control(threads), threads))
+        return args.outcome(call(x, weight, y, workspace, rows, blocks, task, POOL.control(threads), threads), y)
 
     return run

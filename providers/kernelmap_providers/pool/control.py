@@ -22,16 +22,22 @@ _LOCK, _ARRIVALS, _TASK, _DONE = 0, 64, 128, 192
 _PARKED, _CPU, _MUTEX, _CONDITION, _MASKS = 8, 16, 64, 128, 256
 SPINS_BEFORE_PARKING = 2000
 SPINS_BEFORE_YIELDING = 300
+SPINS_BEFORE_NAPPING = 1000
+NAP_MICROSECONDS = 50
+"""More threads than free cores, and other processes at work: threads that only yielded to one another spent most of the
+time in the kernel (a test run of 20 s took 10 minutes), so a long wait sleeps instead."""
 
 
 @jit
 def wait_until(address: int, target: int) -> None:
-    """Wait until the word at ``address`` is at least ``target``: others are at work on it, so spin, then yield."""
+    """Wait until the word at ``address`` is at least ``target``: others work on it, so spin, then yield, then nap."""
     spins = 0
     while native.atomic_load(address) < target:
         native.spin_pause()
         spins += 1
-        if spins > SPINS_BEFORE_YIELDING:
+        if spins > SPINS_BEFORE_NAPPING:
+            native.sleep_microseconds(NAP_MICROSECONDS)
+        elif spins > SPINS_BEFORE_YIELDING:
             native.yield_core()
 
 

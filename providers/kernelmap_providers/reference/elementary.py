@@ -54,8 +54,7 @@ def sigmoid(x: Floats) -> Floats:
 
 
 TANH_POLYNOMIAL = tuple(
-    F32(c)
-    for c in (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
+    F32(c) for c in (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
 )
 """(tanh(x) - x) / x**3 in x**2 on |x| < 0.625, highest power first. Source: Cephes, single/tanhf.c (S. L. Moshier)."""
 

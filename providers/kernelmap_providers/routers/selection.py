@@ -1,4 +1,4 @@
-"""What both routers do: picking the largest scores, refusing, and running ranges of rows."""
+"""What all routers do: picking the largest scores, refusing, and running ranges of rows."""
 
 from __future__ import annotations
 
@@ -26,6 +26,17 @@ def take_largest(score: Any, taken: Any) -> int:
     if best >= 0:
         taken[best] = 1
     return best
+
+
+@jit
+def largest_or_nan(values: Any) -> Any:
+    """The largest value, or NaN if there is one."""
+    largest = values[0]
+    poisoned = False
+    for value in values:
+        poisoned |= value != value
+        largest = max(largest, value)
+    return np.float32(np.nan) if poisoned else largest
 
 
 @jit

@@ -20,9 +20,9 @@ from kernelmap_providers.arguments import (
     given,
     rows_of_workers,
 )
-from kernelmap_providers.elementary import all_finite, sigmoid32
+from kernelmap_providers.elementary import sigmoid32
 from kernelmap_providers.jit.compile import compiled, entry, jit
-from kernelmap_providers.routers.selection import CLAMP, chain_sum, run_rows, take_largest
+from kernelmap_providers.routers.selection import CLAMP, chain_sum, largest_or_nan, run_rows, take_largest
 
 RULES = ("none", "clamp", "eps")
 EPS = np.float32(1e-20)
@@ -71,7 +71,7 @@ def rows_range(
     begin: int, end: int, worker: int, indices: Any, weights: Any, logits: Any, bias: Any, groups: int, keep: int,
     rule: int, scale: Any, scratch: Any,
 ) -> int:  # fmt: skip
-    """Rows ``begin`` to ``end - 1``. Returns 0, or 1 + the first row whose logits are not finite."""
+    """Rows ``begin`` to ``end - 1``. Returns 0, or 1 + the first row with a NaN."""
     experts = logits.shape[1]
     mine = scratch[worker]
     raw = mine[: 4 * experts].view(np.float32)
@@ -80,7 +80,8 @@ def rows_range(
     taken = mine[12 * experts : 13 * experts]
     dropped = mine[13 * experts : 13 * experts + groups]
     for row in range(begin, end):
-        if not all_finite(logits[row]):
+        largest = largest_or_nan(logits[row])
+        if largest != largest:
             return row + 1
         for i in range(experts):
             raw[i] = sigmoid32(logits[row, i])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from kernelmap.circuit.facts import Facts, facts_of
 from kernelmap.circuit.instances import BoundWeight, Dim, Elaborated, OpInstance, SharedOp, StateInstance, Value
+from kernelmap.circuit.phases import Makers
 from kernelmap.circuit.sharing import Bound, Sharer
 from kernelmap.circuit.weights import WeightBinder, tensor_name
 from kernelmap.errors import Diagnostic, KernelmapError, nearest
@@ -69,6 +70,7 @@ class _Walk:
     init_scope: dict[str, Value] = field(default_factory=dict)
     lists: dict[str, tuple[str, ...]] = field(default_factory=dict)
     shared: dict[Hashable, SharedOp | None] = field(default_factory=dict)
+    makers: Makers = field(default_factory=Makers)
     binder: WeightBinder = field(init=False)
     reported: set[tuple[str, str]] = field(default_factory=set)
     excused: set[str] = field(default_factory=set)
@@ -248,10 +250,13 @@ class _Walk:
         shared: SharedOp | None = None
         if not broken and all(state.values()) and weights is not None:
             found = {port: value for port, value in inputs.items() if value is not None}
+            for port, key, phases in self.makers.gaps(found, op.phases, self.lists):
+                self._once("KM317", f"{op.name}: nothing makes {key} in {phases}", f"{where}/inputs/{port}")
             shared = self._share(op, block, where, layer, env, weights, found, state)
             if shared is not None:
                 outputs = {port: Value(f"{label}/{op.name}.{port}", *kind) for port, kind in shared.outputs.items()}
                 keys = {port: key for port, key in state.items() if key is not None}
+                self.makers.made(outputs, op.phases)
                 self.instances.append(OpInstance(shared, layer, weights, found, outputs, keys))
                 self._name_outputs(op, outputs, scope, where)
         if shared is None:

@@ -21,7 +21,7 @@ def check(
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on warnings too.")] = False,
     maps: options.MapsOption = None,
     circuits: options.CircuitsOption = None,
-    output: options.FormatOption = Format.TEXT,
+    output: options.CheckFormatOption = Format.TEXT,
 ) -> int:
     """Check maps, contracts, circuits and other files; report every problem with its place."""
     folders = (tuple(maps or ()), tuple(circuits or ()))

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kernelmap import __version__
-from kernelmap.cli import authoring, catalogue, machine, proving, running, selecting
+from kernelmap.cli import auditing, authoring, catalogue, machine, proving, running, selecting
 from kernelmap.cli.output import CLEAN, MISUSE, PROBLEM, Format, choose, report
 from kernelmap.errors import Diagnostic, KernelmapError
 
@@ -34,6 +34,9 @@ app.command("inventory")(machine.inventory)
 app.command("host")(machine.host)
 app.command("resolve")(selecting.resolve)
 app.command("explain")(selecting.explain)
+app.command("lock")(auditing.lock)
+app.command("diff")(auditing.diff)
+app.command("audit")(auditing.audit)
 app.command("run")(running.run)
 app.command("warm")(running.warm)
 app.command("certify")(proving.certify)

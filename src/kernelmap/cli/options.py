@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,12 +20,23 @@ from kernelmap.registry import Registry, load_registry
 from kernelmap.resolver import kill_switches
 
 
-def _set_format(output: Format) -> Format:
-    choose(output)
-    return output
+def _formats(*allowed: Format) -> Any:
+    """The ``--format`` option of a command that takes these."""
+    words = "|".join(allowed)
+
+    def check(output: Format) -> Format:
+        if output not in allowed:
+            raise typer.BadParameter(f"one of {words}, not {output.value}", param_hint="--format")
+        choose(output)
+        return output
+
+    return typer.Option("--format", metavar=words, help="Output format.", callback=check)
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="Output format.", callback=_set_format)]
+FormatOption = Annotated[Format, _formats(Format.TEXT, Format.JSON, Format.GITHUB)]
+CheckFormatOption = Annotated[Format, _formats(Format.TEXT, Format.JSON, Format.GITHUB, Format.SARIF)]
+DiffFormatOption = Annotated[Format, _formats(Format.TEXT, Format.JSON, Format.GITHUB, Format.MD)]
+AuditFormatOption = Annotated[Format, _formats(Format.TEXT, Format.JSON, Format.SARIF, Format.MD)]
 MapsOption = Annotated[
     list[Path] | None, typer.Option("--maps", metavar="DIR", help="A further folder of maps (repeatable).")
 ]

@@ -16,11 +16,13 @@ CLEAN, PROBLEM, MISUSE = 0, 1, 2
 
 
 class Format(StrEnum):
-    """Output formats of every command."""
+    """Output formats; each command takes some of them."""
 
     TEXT = "text"
     JSON = "json"
     GITHUB = "github"
+    SARIF = "sarif"
+    MD = "md"
 
 
 _chosen = Format.TEXT
@@ -46,6 +48,10 @@ def report(diagnostics: Sequence[Diagnostic], *, strict: bool = False) -> int:
     """Prints diagnostics in the chosen format; returns the exit code: 1 for errors (with ``strict``, for any)."""
     if _chosen is Format.JSON:
         emit_json({"diagnostics": [to_json(item) for item in diagnostics]})
+    elif _chosen is Format.SARIF:
+        from kernelmap.sarif import sarif
+
+        emit_json(sarif(diagnostics))
     elif diagnostics and _chosen is Format.GITHUB:
         emit(render_github(diagnostics))
     elif diagnostics:

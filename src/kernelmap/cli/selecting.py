@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from kernelmap.cli import options
+from kernelmap.cli.auditing import refuse_drift
 from kernelmap.cli.output import CLEAN, PROBLEM, Format, emit, emit_json, report
 from kernelmap.decision_text import decision_text, plan_text
 from kernelmap.explanation import Explanation
 from kernelmap.explanation import explain as explain_op
+from kernelmap.lock import locked_policy, read_lock
 from kernelmap.resolver import resolve as resolve_circuit
 from kernelmap.vocabulary import Phase, Status
 
@@ -29,6 +32,9 @@ def resolve(
     policy: options.PolicyOption = None,
     maps: options.MapsOption = None,
     circuits: options.CircuitsOption = None,
+    locked: Annotated[
+        Path | None, typer.Option("--locked", metavar="FILE", help="Take its policy, and refuse any drift from it.")
+    ] = None,
     output: options.FormatOption = Format.TEXT,
 ) -> int:
     """Bind every op of a circuit to one provider, or refuse."""
@@ -36,9 +42,14 @@ def resolve(
     registry = options.registry_of(maps)
     chosen = options.policy_of(registry, policy, route, pin, exclude, evidence, option)
     about = options.subject(target, model, circuits)
+    before = read_lock(locked) if locked is not None else None
+    if before is not None:
+        chosen = locked_policy(before, chosen)
     plan = resolve_circuit(
         about.circuit.circuit, about.circuit.source, about.inventory, registry, options.host_of(host), chosen
     )
+    if before is not None:
+        refuse_drift(before, plan, about, registry, host, chosen)
     if output is Format.JSON:
         value: dict[str, Any] = plan.model_dump(mode="json", by_alias=True, exclude={"schema_ref"})
         value["decisions"] = [item for item in value["decisions"] if not shown or item["phase"] in shown]

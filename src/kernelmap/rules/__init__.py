@@ -3,10 +3,22 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kernelmap.rules import binding, circuits, hosts, inventory, json_files, ops, registry, schema, selection, usage
+from kernelmap.rules import (
+    auditing,
+    binding,
+    circuits,
+    hosts,
+    inventory,
+    json_files,
+    ops,
+    registry,
+    schema,
+    selection,
+    usage,
+)
 from kernelmap.rules.rule import Rule
 
-_MODULES = (json_files, schema, registry, circuits, selection, binding, ops, inventory, hosts, usage)
+_MODULES = (json_files, schema, registry, circuits, selection, binding, ops, inventory, hosts, auditing, usage)
 
 
 def _catalogue() -> Mapping[str, Rule]:

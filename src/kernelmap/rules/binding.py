@@ -93,8 +93,8 @@ RULES = (
     Rule(
         "KM525",
         "dynamic dim not given",
-        "Nothing in the call or the session's capacity gives a dynamic dim.",
-        "Give it in capacity.",
+        "Nothing in the call or the session's capacity gives a dynamic dim, or capacity gives one that the circuit lacks or a negative size.",
+        "Give it in capacity, by the circuit's name of it.",
     ),
     Rule(
         "KM526",
@@ -107,6 +107,12 @@ RULES = (
         "no memory for the arena",
         "The machine has not enough memory for outputs and scratch of this call.",
         "Use fewer rows a call (prefill_chunk).",
+    ),
+    Rule(
+        "KM528",
+        "state is unsure",
+        "An earlier call failed after ops may have overwritten part of the state: whatever came next would be wrong.",
+        "Reset the session, and feed it from the start.",
     ),
     Rule(
         "KM530",

@@ -12,7 +12,7 @@ RULES = (
     Rule(
         "KM551",
         "argument's type",
-        "An argument is no tensor, or has a dtype that the operation's contract does not allow.",
+        "An argument has a dtype that the operation's contract does not allow, or not the same as one that it shares a type variable with.",
         "Convert it; the contract (kernelmap show) lists the dtypes of each port.",
     ),
     Rule(

@@ -5,6 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 
+def product(x, weight):
+    """x · weightᵀ, one chain over the columns for each value: the same bytes however many rows come together."""
+    total = np.zeros((len(x), len(weight)), np.float32)
+    for column in range(x.shape[1]):
+        total += x[:, column, None] * weight[None, :, column]
+    return total
+
+
 def rope_cache(spec):
     base = spec.params["base"]
 
@@ -52,8 +60,11 @@ def attend(spec):
     window = spec.params["window"]
 
     def run(x, cos, positions, query, cache, y, scratch, threads):
+        bad = (positions < 0) | (positions >= len(cache))
+        if bad.any():
+            return 1 + int(np.argmax(bad))
         turned = scratch.view(np.float32).reshape(x.shape)
-        turned[...] = (x @ query.T) * cos[positions]
+        turned[...] = product(x, query) * cos[positions]
         cache[positions] = turned.astype(cache.dtype)
         for row, at in enumerate(positions):
             y[row] = cache[max(0, at + 1 - window) : at + 1].astype(np.float32).sum(axis=0)
@@ -74,7 +85,7 @@ def scan(spec):
 
 def mlp(spec):
     def run(x, gate, up, down, y, threads):
-        y[...] = (np.maximum(x @ gate.T, 0) * (x @ up.T)) @ down.T
+        y[...] = product(np.maximum(product(x, gate), 0) * product(x, up), down)
         return 0
 
     return run
@@ -90,7 +101,7 @@ def mean(spec):
 
 def project(spec):
     def run(x, weight, y, threads):
-        y[...] = x @ weight.T
+        y[...] = product(x, weight)
         return 0
 
     return run
