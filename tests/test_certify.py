@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from kernelmap.certify.certificates import boundary_faults, certify, isa_paths, staleness, write_evidence
+from kernelmap.certify.certificates import boundary_faults, certify, isa_paths, write_evidence
 from kernelmap.cli.main import run
 from kernelmap.errors import KernelmapError
 from kernelmap.host import load_host, probe_host
 from kernelmap.models.evidence import Evidence
 from kernelmap.models.kernel_map import Constraints, DimConstraint, KernelMap
 from kernelmap.registry import Registry, load_registry
+from kernelmap.staleness import staleness
 
 REGISTRY = load_registry()
 HOST = probe_host()

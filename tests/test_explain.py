@@ -228,15 +228,24 @@ def test_a_pinned_provider_may_stand_in_front_of_a_higher_one() -> None:
     assert provider(replace(subject, policy=Policy(pin=(Pin(op="op0", id=NAME),)))) == NAME
 
 
-def test_no_flip_is_claimed_where_none_is_found() -> None:
-    """Five things are wrong, and explanations change at most three."""
+def test_however_many_facts_are_wrong_all_are_named() -> None:
     subject = world(Policy(exclude=(NAME,)), status="diagnostic", phases=("decode",), dims={"H": {"min": 1024}})
     subject = edited(subject, requires=make_map("x", isa=("avx2",)).requires)
     decision, flip = explained(subject)
     (candidate,) = [item for item in decision.candidates if item.id == NAME]
     assert [reason.code for reason in candidate.reasons] == ["KM403", "KM402", "KM405", "KM407", "KM411"]
+    kinds = tuple(change.kind for change in flip.changes)
+    assert kinds == ("exclude", "isa", "dims", "phase", "promote")
+    assert provider(apply(subject, kinds, flip)) == NAME
+    assert all(provider(apply(subject, tuple(k for k in kinds if k != one), flip)) != NAME for one in kinds)
+
+
+def test_no_flip_is_claimed_where_none_is_found() -> None:
+    """A tie cannot come from files, and no fact about the provider alone undoes it."""
+    subject = edited(world(), priority=100)
+    _, flip = explained(subject)
     assert flip.changes == ()
-    assert flip.text == "no change of up to 3 facts would select it"
+    assert flip.text == "no change of these facts would select it"
 
 
 def test_every_provider_that_was_not_selected_has_a_flip() -> None:

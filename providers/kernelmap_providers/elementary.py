@@ -66,12 +66,6 @@ def sigmoid32(x: Any) -> Any:
 
 
 @jit
-def silu32(x: Any) -> Any:
-    """x / (1 + exp(-x))."""
-    return x / (ONE + exp32(-x))
-
-
-@jit
 def merge_lanes(a0: Any, a1: Any, a2: Any, a3: Any, a4: Any, a5: Any, a6: Any, a7: Any) -> Any:
     """((0+4)+(2+6)) + ((1+5)+(3+7))."""
     return ((a0 + a4) + (a2 + a6)) + ((a1 + a5) + (a3 + a7))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 
 from kernelmap.budget import Served, budget_reason
 from kernelmap.checks import Question, Rules, reasons
+from kernelmap.contracts import alignment
+from kernelmap.models.contract import Contract
 from kernelmap.models.kernel_map import KernelMap, Selection
 from kernelmap.models.plan import Reason
 from kernelmap.registry import Registry
 from kernelmap.resolver import Case
-from kernelmap.vocabulary import Status
-
+from kernelmap.templates import TemplateError, fill, holes
+from kernelmap.vocabulary import FORMATS, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,58 +69,89 @@ def flip_of(provider: str, cases: Sequence[Case], registry: Registry, question: 
 
     ``cases`` are all of the circuit's.
     """
-    group = question.shared.group
-    ladder = registry.ladders.get(group, ())
-    item = next(entry for entry in ladder if entry.id == provider)
-    world = _World(question, item, ladder, tuple(case for case in cases if case.shared.group == group))
-    options = tuple(_options(world))
-    if not _selected(_changed(world, options)):
-        return Flip(provider, ())  # each change only takes reasons away: what all do not reach, no few reach
-    for count in range(len(options)):
-        for chosen in combinations(options, count):
-            if _selected(_changed(world, chosen)):
-                return Flip(provider, tuple(change for change, _ in chosen))
-    return Flip(provider, tuple(change for change, _ in options))
+    return Flip(provider, _smallest(_world(provider, cases, registry, question)) or ())
 
 
 def flip_across(
-    provider: str, cases: Sequence[Case], registry: Registry, question: Question, options: Mapping[str, str]
-) -> Flip | None:
-    """The smallest flip for a provider of another group: storage formats or options that make the op ask for it.
+    provider: str, cases: Sequence[Case], registry: Registry, question: Question, options: Mapping[str, Sequence[str]]
+) -> Flip:
+    """The smallest flip for a provider of another group: first what would make the op ask for that group.
 
-    ``cases`` are all of the circuit's, ``options`` its values now. None if nothing makes the op ask for that group.
+    ``cases`` are all of the circuit's, ``options`` the values of its options, the one now first. Without changes if
+    other storage formats and options cannot make the op ask for it: it is another operation, or another arithmetic.
     """
-    item, shared = registry.maps[provider], question.shared
-    contract = registry.contracts[item.selection.equivalence_group]
-    asked = _asking(question, contract, options)
-    if contract.op != shared.op.op or asked is None or set(contract.static_dims) - shared.dims.keys():
-        return None
-    group = contract.equivalence_group
-    moved = {id(shared): replace(shared, group=group, contract=contract)}
-    there = [replace(case, shared=moved.get(id(case.shared), case.shared)) for case in cases]
-    rest = replace(question, shared=moved[id(shared)])
-    alone = flip_of(provider, there, registry, rest)
-    return Flip(provider, (*asked, *alone.changes)) if alone.changes or not _options_needed(alone) else None
+    shared = question.shared
+    contract = registry.contracts[registry.maps[provider].selection.equivalence_group]
+    asking = _asking(question, contract, options) if contract.op == shared.op.op else None
+    if asking is None or contract.static_dims != shared.dims.keys():
+        return Flip(provider, ())
+    moved = replace(shared, group=contract.equivalence_group, contract=contract)
+    there = tuple(replace(case, shared=moved) if case.shared is shared else case for case in cases)
+    rest = _smallest(_world(provider, there, registry, replace(question, shared=moved)))
+    needs = [f"{dim} % {step} == 0" for dim, step in sorted(alignment(contract).items()) if shared.dims[dim] % step]
+    aligned = (Change("dims", " and ".join(needs)),) if needs else ()
+    return Flip(provider, (*asking, *aligned, *rest) if rest is not None else ())
 
 
-def _asking(question: Question, contract: Contract, options: Mapping[str, str]) -> tuple[Change, ...] | None:
-    """The fewest storage formats and options under which the op's template names the contract's group."""
-    op, dtypes = question.shared.op, question.shared.dtypes
-    ports = {port.name: port for port in contract.weights}
-    choices: dict[str, tuple[str, ...]] = {}
-    for name in dict.fromkeys(holes(op.equivalence_group)):
-        if name in ports:
-            dtype = ports[name].dtype
-            choices[name] = tuple(contract.dtype_vars.get(dtype, (dtype,)))
-        elif name in op.weights:
-            return None
+def _world(provider: str, cases: Sequence[Case], registry: Registry, question: Question) -> _World:
+    group = question.shared.group
+    ladder = registry.ladders.get(group, ())
+    item = next(entry for entry in ladder if entry.id == provider)
+    return _World(question, item, ladder, tuple(case for case in cases if case.shared.group == group))
+
+
+def _smallest(world: _World) -> tuple[Change, ...] | None:
+    """The fewest changes under which the world's provider is selected, none if it is; None if no changes do it."""
+    options = tuple(_options(world))
+    if not _selected(_changed(world, options)):
+        return None  # a change only takes reasons away: what all of them do not reach, no few reach
+    return next(
+        tuple(change for change, _ in chosen)
+        for count in range(len(options) + 1)
+        for chosen in combinations(options, count)
+        if _selected(_changed(world, chosen))
+    )
+
+
+def _changed(world: _World, chosen: Iterable[tuple[Change, _Apply]]) -> _World:
+    for _, apply in chosen:
+        world = apply(world)
+    return world
+
+
+def _asking(question: Question, contract: Contract, options: Mapping[str, Sequence[str]]) -> tuple[Change, ...] | None:
+    """The fewest storage formats and options with which the op's template names the contract's group, if any do."""
+    template, stored = question.shared.op.equivalence_group, question.shared.dtypes
+    ports = {port.name: port.dtype for port in contract.weights}
+    choices: dict[str, Sequence[str]] = {}
+    for name in dict.fromkeys(holes(template)):
+        dtype = ports.get(name, "")
+        choices[name] = options[name] if name in options else contract.dtype_vars.get(dtype, (dtype,))
+    found: list[tuple[Change, ...]] = []
     for values in product(*choices.values()):
-        formats = {**dtypes, **dict(zip(choices, values, strict=True))}
+        given = dict(zip(choices, values, strict=True))
+        formats = {name: value for name, value in given.items() if name not in options}
         with suppress(TemplateError):
-            if fill(op.equivalence_group, formats, options) == contract.equivalence_group:
-                changed = {name: value for name, value in formats.items() if value != dtypes.get(name)}
-                return tuple(Change("storage", f"{name} were stored as {value}") for name, value in changed.items())
-    return None
+            if fill(template, formats, given) == contract.equivalence_group:
+                # Ports that the template does not name have the format that the contract says.
+                fixed = {name: dtype for name, dtype in ports.items() if dtype in FORMATS and name in stored}
+                found.append(tuple(_stored({**fixed, **formats}, stored)) + tuple(_chosen(given, options)))
+    return min(found, key=len, default=None)
+
+
+def _stored(wanted: Mapping[str, str], stored: Mapping[str, str]) -> Iterator[Change]:
+    others: dict[str, list[str]] = {}
+    for name, value in wanted.items():
+        if stored.get(name) != value:
+            others.setdefault(value, []).append(name)
+    for value, names in others.items():
+        yield Change("storage", f"{' and '.join(names)} {'were' if len(names) > 1 else 'was'} stored as {value}")
+
+
+def _chosen(given: Mapping[str, str], options: Mapping[str, Sequence[str]]) -> Iterator[Change]:
+    for name, value in given.items():
+        if name in options and options[name][0] != value:
+            yield Change("option", f"option {name} were {value}", f"--option {name}={value}")
 
 
 def _options(world: _World) -> Iterator[tuple[Change, _Apply]]:

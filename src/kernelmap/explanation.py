@@ -9,7 +9,7 @@ from kernelmap.checks import Question
 from kernelmap.circuit.elaborate import elaborate
 from kernelmap.circuit.loading import CircuitFile
 from kernelmap.errors import Diagnostic, KernelmapError, nearest
-from kernelmap.explain import Flip, flip_of
+from kernelmap.explain import Flip, flip_across, flip_of
 from kernelmap.models.host import Host
 from kernelmap.models.inventory import Inventory
 from kernelmap.models.plan import Decision
@@ -47,6 +47,7 @@ def explain(
     elaborated = elaborate(circuit.circuit, circuit.source, inventory, registry.contracts, policy.options)
     resolution = decide(elaborated, circuit.source, registry, host, policy)
     _check_names(resolution, registry, op, why_not)
+    _check_group(resolution, registry, host, policy, op, why_not)
     rules = rules_of(elaborated.circuit, policy)
     features = frozenset(host.isa)
     found: list[Explanation] = []
@@ -74,13 +75,36 @@ def _check_names(resolution: Resolution, registry: Registry, op: str, why_not: s
         raise KernelmapError(Diagnostic("KM458", f"the circuit has no op {op!r}", near=nearest(op, names), help=help))
     if why_not is None:
         return
-    groups = {decision.group for decision in resolution.decisions if decision.name == op}
-    item = registry.maps.get(why_not)
-    if item is None:
+    if why_not not in registry.maps:
         raise KernelmapError(
             Diagnostic("KM457", f"no provider is called {why_not!r}", near=nearest(why_not, registry.maps))
         )
-    if item.selection.equivalence_group not in groups:
-        message = f"{why_not} belongs to another group: {item.selection.equivalence_group}"
-        help = f"{op} asks for {' or '.join(sorted(groups))}; another group is never looked at"
-        raise KernelmapError(Diagnostic("KM459", message, help=help))
+
+
+def _check_group(
+    resolution: Resolution, registry: Registry, host: Host, policy: Policy, op: str, why_not: str | None
+) -> None:
+    """Refuses a provider of a group that the op does not ask for, with what would make it ask for it."""
+    if why_not is None:
+        return
+    groups = {decision.group for decision in resolution.decisions if decision.name == op}
+    item = registry.maps[why_not]
+    if item.selection.equivalence_group in groups:
+        return
+    circuit = resolution.elaborated.circuit
+    rules = rules_of(circuit, policy)
+    options = {
+        name: (value, *(other for other in circuit.options[name].choices if other != value))
+        for name, value in resolution.elaborated.options.items()
+    }
+    lines = [f"{op} asks for {' or '.join(sorted(groups))}; another group is never looked at"]
+    for case in resolution.cases:
+        if case.shared.op.name == op:
+            question = Question(case.shared, case.phase, host, frozenset(host.isa), rules, registry.evidence)
+            flip = flip_across(why_not, resolution.cases, registry, question, options)
+            if flip.changes:
+                lines.append(f"{case.phase.value}: {flip.text}")
+    if len(lines) == 1:
+        lines.append("other storage formats or options would not make it ask for that group")
+    message = f"{why_not} belongs to another group: {item.selection.equivalence_group}"
+    raise KernelmapError(Diagnostic("KM459", message, help="\n".join(dict.fromkeys(lines))))

@@ -31,10 +31,11 @@ HostLoader = Callable[[str | None], LockHost]
 class Ground:
     """What the sides of a diff have in common, apart from what each is named for."""
 
+    registry: Registry
+    """For hosts; folders and revisions have their own."""
     hosts: Sequence[LockHost]
     load: HostLoader
     policy: Policy
-    maps: Sequence[Path] = ()
     circuits: Sequence[Path] = ()
 
 
@@ -45,7 +46,7 @@ def side_of(word: str, ground: Ground) -> Lock:
     """
     kind, colon, rest = word.partition(":")
     if colon and kind == "host":
-        return _resolved(load_registry(ground.maps), ground, hosts=(ground.load(rest),))
+        return _resolved(ground.registry, ground, hosts=(ground.load(rest),))
     path = Path(word)
     if not (colon and kind == "git") and path.is_file():
         return read_lock(path)

@@ -54,8 +54,7 @@ def activate_row(kind: Any, words: Any, values: Any) -> None:
 def _activate_row(kind: Any, words: Any, values: Any) -> Any:
     if kind.parts[0] == "ggml":
         return lambda kind, words, values: swiglu_row(words, values)
-    function = FUNCTIONS[kind.parts[0]]
-    return lambda kind, words, values: plain_row(function, words, values)
+    return lambda kind, words, values: plain_row(kind, words, values)
 
 
 @jit
@@ -67,7 +66,7 @@ def swiglu_row(words: int, values: int) -> None:
 
 
 @jit
-def plain_row(function: Any, words: int, values: int) -> None:
+def plain_row(kind: Any, words: int, values: int) -> None:
     """Value by value; a gate or bias that does not exist counts as zero and is not read."""
     gate, up, out = word(words + at.LEG_GATE), word(words + at.LEG_UP), word(words + at.LEG_OUT)
     gate_bias, up_bias = word(words + at.LEG_GATE_BIAS), word(words + at.LEG_UP_BIAS)
@@ -80,7 +79,7 @@ def plain_row(function: Any, words: int, values: int) -> None:
             g = g + ops.load_f32(gate_bias + 4 * i)
         if up_bias:
             u = u + ops.load_f32(up_bias + 4 * i)
-        ops.store(out + 4 * i, function(g, u, first, second))
+        ops.store(out + 4 * i, activation(kind, g, u, first, second))
 
 
 @jit
@@ -106,3 +105,14 @@ def relu_squared(_g: Any, u: Any, _first: Any, _second: Any) -> Any:
 
 
 FUNCTIONS = {"clamped": clamped, "situ": situ, "relu_squared": relu_squared}
+
+
+def activation(kind: Any, g: Any, u: Any, first: Any, second: Any) -> Any:
+    """The function that ``kind`` names, of one value."""
+    raise NotImplementedError
+
+
+@generic(activation)
+def _activation(kind: Any, g: Any, u: Any, first: Any, second: Any) -> Any:
+    function = FUNCTIONS[kind.parts[0]]
+    return lambda kind, g, u, first, second: function(g, u, first, second)

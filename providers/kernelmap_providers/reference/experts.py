@@ -51,8 +51,9 @@ def moe_clamped_swiglu_biased(
             gated = _dots(spec, "expert_gate", expert_gate[expert], x, row) + gate_bias[expert]
             lifted = _dots(spec, "expert_up", expert_up[expert], x, row) + up_bias[expert]
             h = clamped_swiglu(gated, lifted, alpha, limit)
-            y: Floats = _dots(spec, "expert_down", expert_down[expert], h, row, "the intermediate")
-            return y + down_bias[expert]
+            y = _dots(spec, "expert_down", expert_down[expert], h, row, "the intermediate")
+            biased: Floats = y + down_bias[expert]
+        return biased
 
     return _routed(hidden, indices, routing_weights, len(expert_gate), mlp)
 

@@ -169,22 +169,6 @@ def _edges(limit: DimConstraint) -> Iterator[tuple[int | None, int | None]]:
         yield low or step, (low or step) + 1
 
 
-def staleness(item: KernelMap, registry: Registry, proof: Evidence | None) -> tuple[str, ...]:
-    """Why the evidence does not cover the provider as it is now; empty if it does. Runs nothing."""
-    if proof is None:
-        return ("no evidence",)
-    found = []
-    if proof.result != "pass":
-        found.append("its certificate says fail")
-    if proof.contract_digest != registry.contracts[item.selection.equivalence_group].digest:
-        found.append("the contract changed")
-    if proof.map_digest != item.digest:
-        found.append("the map changed")
-    if proof.source_digest != map_source_digest(item):
-        found.append("the source changed")
-    return tuple(found)
-
-
 def write_evidence(evidence: Evidence, folder: Path) -> Path:
     """Writes ``<provider>.json`` whole or not at all. Raises KernelmapError if the folder cannot be written."""
     path = folder / f"{evidence.provider}.json"

@@ -186,9 +186,10 @@ def diff(
     from kernelmap.render import render_github
     from kernelmap.sides import Ground, side_of
 
-    given = options.policy_of(options.registry_of(maps), policy, route, pin, exclude, evidence, option)
+    registry = options.registry_of(maps)
+    given = options.policy_of(registry, policy, route, pin, exclude, evidence, option)
     hosts = [lock_host(name) for name in host or (None,)]
-    ground = Ground(hosts, lock_host, given, tuple(maps or ()), tuple(circuits or ()))
+    ground = Ground(registry, hosts, lock_host, given, tuple(circuits or ()))
     found = compare(side_of(before, ground), side_of(after, ground), (before, after))
     if output is Format.JSON:
         emit_json(found.model_dump(mode="json", by_alias=True, exclude={"schema_ref"}))

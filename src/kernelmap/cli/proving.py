@@ -52,7 +52,7 @@ def _chosen(registry: Registry, ids: list[str] | None, group: str | None) -> lis
 
 
 def _check(chosen: list[KernelMap], registry: Registry, output: Format) -> int:
-    from kernelmap.certify.certificates import staleness
+    from kernelmap.staleness import staleness
 
     found = {item.id: staleness(item, registry, registry.evidence.get(item.id)) for item in chosen}
     if output is Format.JSON:
