@@ -1,1 +1,1 @@
-"""TODO."""
+"""GEMM and GEMV providers: packed x8, weights as stored, floats."""

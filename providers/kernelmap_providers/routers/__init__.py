@@ -1,1 +1,1 @@
-"""TODO."""
+"""Mixture-of-experts routers."""
