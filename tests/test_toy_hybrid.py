@@ -173,9 +173,10 @@ def test_state_needs_a_capacity_and_threads_a_number(model: Inventory) -> None:
     with pytest.raises(KernelmapError) as caught:
         Session(bound)
     assert caught.value.diagnostics[0].code == "KM525"
-    with pytest.raises(KernelmapError) as caught:
-        Session(bound, threads=0, capacity={"S": 4})
-    assert caught.value.diagnostics[0].code == "KM520"
+    for threads in (0, -1, 257, 10**9):
+        with pytest.raises(KernelmapError) as caught:
+            Session(bound, threads=threads, capacity={"S": 4})
+        assert caught.value.diagnostics[0].code == "KM520"
 
 
 def test_variants_follow_guards_and_the_trace_says_so(model: Inventory) -> None:
@@ -267,6 +268,7 @@ EDITS = [
     ("KM304", "/config/window", lambda v: v["storage"]["metadata"].update({"toyhybrid.attention.window": [1, 2]})),
     ("KM304", "/config/hidden", lambda v: v["storage"]["metadata"].update({"toyhybrid.embedding_length": "8"})),
     ("KM302", "/architectures", lambda v: v.update(architectures=["other"])),
+    ("KM306", "/layers/count", lambda v: v["storage"]["metadata"].update({"toyhybrid.block_count": 2**40})),
     ("KM306", "/dims/I", lambda v: v["dims"].update(I="config.rope_base")),
     ("KM308", "/blocks/scan/ops/0/weights/decay", lambda v: op(v, "scan", "scan")["weights"].update(decay="gone")),
     ("KM308", "/blocks/mlp/ops/0/weights/up/rows", lambda v: op(v, "mlp", "mlp")["weights"]["up"].update(rows=[6, 99])),

@@ -20,6 +20,8 @@ from kernelmap.vocabulary import FORMATS, Phase
 Array = np.ndarray[Any, Any]
 Observer = Callable[[str, int, int], None]
 
+MAX_THREADS = 256
+"""Most kernel threads of a session; pools are sized for it."""
 NUMPY_TYPES = {
     "fp64": np.float64, "fp32": np.float32, "fp16": np.float16, "bf16": np.uint16, "i8": np.int8, "i16": np.int16,
     "i32": np.int32, "i64": np.int64, "u8": np.uint8, "u32": np.uint32, "bool": np.bool_,
@@ -66,8 +68,9 @@ class Session:
     """Whether a call failed while a ``replace`` state may have been half written."""
 
     def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise KernelmapError(Diagnostic("KM520", f"threads is at least 1, not {self.threads}"))
+        if not 1 <= self.threads <= MAX_THREADS:
+            message = f"threads is between 1 and {MAX_THREADS}, not {self.threads}"
+            raise KernelmapError(Diagnostic("KM520", message))
         self._check_capacity()
         for key, state in self.bound.elaborated.states.items():
             shape = tuple(self._size(size, self.capacity, f"state {state.name}") for size in state.shape)

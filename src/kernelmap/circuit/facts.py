@@ -12,6 +12,7 @@ from kernelmap.models.base import Scalar
 from kernelmap.models.circuit import Circuit, ConfigEntry
 from kernelmap.models.inventory import Inventory, TensorInfo
 
+MAX_LAYERS = 10_000
 ConfigValue = Scalar | tuple[Scalar, ...]
 _TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
 
@@ -81,7 +82,11 @@ def facts_of(
         if not entry.array:
             _config(facts, name, entry)
     if circuit.layers is not None and not facts.problems:
-        facts.layer_count = facts.scalar(circuit.layers.count, facts.base, "/layers/count") or 0
+        count = facts.scalar(circuit.layers.count, facts.base, "/layers/count") or 0
+        if count > MAX_LAYERS:  # from metadata, which may be hostile: a loop over 2^40 layers would never end
+            facts.report("KM306", f"{count} layers, and at most {MAX_LAYERS} are taken", "/layers/count")
+            count = 0
+        facts.layer_count = count
     for name, entry in circuit.config.items():
         if entry.array:
             _config(facts, name, entry)

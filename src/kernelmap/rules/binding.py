@@ -70,7 +70,7 @@ RULES = (
         "A hook refused a weight (a factor that is not finite, an unfit layout) or found no memory for the result.",
         "See the message; to do without the preparation, exclude the provider.",
     ),
-    Rule("KM520", "threads", "A session has at least one thread.", "Give a number from 1 up."),
+    Rule("KM520", "threads", "A session has between 1 and 256 threads.", "Give a number in that range."),
     Rule("KM521", "phase not in the plan", "The circuit has no op in this phase.", "Call another phase."),
     Rule(
         "KM522",
