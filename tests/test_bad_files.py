@@ -46,8 +46,8 @@ VALUES = {
     "host": {"schema_version": 1, "name": "toy", "arch": "x86_64", "cpu": "generic", "isa": ["avx2", "fma"],
              "cores": 2, "threads": 4, "memory_bytes": 1024},
     "evidence": {"schema_version": 1, "provider": "toy", "contract_digest": "c", "map_digest": "m",
-                 "source_digest": "s", "corpus_digest": "o", "host": "h", "isa_paths": [], "toolchain": {},
-                 "cases": 1, "worst_error": 0.0, "seconds": 0.5, "result": "pass"},
+                 "source_digest": "s", "reference_digest": "r", "corpus_digest": "o", "host": "h", "isa_paths": [],
+                 "toolchain": {}, "cases": 1, "worst_error": 0.0, "seconds": 0.5, "result": "pass"},
 }  # fmt: skip
 VALUES["circuit"].pop("storage")
 NAMES = {"circuit": "toy_circuit.json"}

@@ -119,3 +119,19 @@ def test_the_command_writes_and_checks(tmp_path: Path, capsys: pytest.CaptureFix
     assert "KM457" in capsys.readouterr().err
     assert run(["certify", "gemv_fp32", "--into", str(tmp_path / "none")]) == 1
     assert "KM562" in capsys.readouterr().err
+
+
+def test_evidence_goes_beside_the_maps_that_it_is_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside the shipped maps it would be of an unknown provider, and every other command refused to start."""
+    value = json.loads(Path(REGISTRY.sources["gemv_fp32"].name).read_text(encoding="utf-8"))
+    value |= {"id": "gemv_mine", "selection": value["selection"] | {"status": "candidate", "priority": 1}}
+    (tmp_path / "gemv_mine.json").write_text(json.dumps(value), encoding="utf-8")
+    assert run(["certify", "gemv_mine", "--maps", str(tmp_path)]) == 0
+    assert (tmp_path / "evidence" / "gemv_mine.json").is_file()
+    assert run(["list"]) == 0 and run(["certify", "gemv_mine", "--check", "--maps", str(tmp_path)]) == 0
+    (tmp_path / "evidence" / "gemv_mine.json").unlink()
+    (tmp_path / "evidence").rmdir()
+    (tmp_path / "evidence").write_text("a file")
+    capsys.readouterr()
+    assert run(["certify", "gemv_mine", "--maps", str(tmp_path)]) == 1
+    assert "KM562" in capsys.readouterr().err

@@ -88,6 +88,7 @@ def test_output_fits_eighty_columns_and_has_no_colour(capsys: pytest.CaptureFixt
         ("resolve", "qwen35_moe"),
         ("explain", MODEL, "routed_experts", "--why-not", BUCKETED),
         ("host",),
+        ("list",),
     ):
         _, out, _ = cli(capsys, *arguments)
         assert "\x1b" not in out
@@ -180,6 +181,11 @@ def test_reader_that_goes_away_is_no_error() -> None:
     assert done.returncode == 0 and done.stderr == ""
 
 
+def test_help_names_every_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = cli(capsys, "schema", "--help")
+    assert not [name for name in SCHEMAS if name not in out.replace(",", " ").replace(".", " ").split()]
+
+
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
 def test_schema_prints_the_generated_schema(capsys: pytest.CaptureFixture[str], name: str) -> None:
     code, out, _ = cli(capsys, "schema", name)
@@ -268,3 +274,95 @@ def test_a_second_process_binds_without_compiling(tmp_path: Path) -> None:
     )
     again = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
+
+
+LONG = "a" * 5000
+DIGITS = "1" * 5000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("resolve", LONG),
+        ("check", LONG),
+        ("inventory", LONG),
+        ("host", LONG),
+        ("audit", "--maps", LONG),
+        ("report", "qwen35_moe", "--host", LONG),
+        ("report", "qwen35_moe", "--host", "avx2_2core", "--output", LONG),
+        ("lock", "qwen35_moe", "--output", LONG),
+        ("diff", LONG, LONG),
+        ("foreign", LONG),
+        ("certify", "gemv_fp32", "--into", LONG),
+        ("bench", LONG),
+        ("bench", "qwen35_moe", "--threads", DIGITS),
+        ("bench", "qwen35_moe", "--shape", f"R={DIGITS}"),
+        ("run", MODEL, "--tokens", DIGITS[:30]),
+    ],
+    ids=lambda words: " ".join(words)[:30],
+)
+def test_words_too_long_for_the_system_are_told_as_any_other(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    code, _, err = cli(capsys, *words)
+    assert code in (1, 2) and "KM901" not in err and err
+
+
+def test_memory_that_is_not_there_is_no_unexpected_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wants_too_much(*_args: object, **_kwargs: object) -> int:
+        raise MemoryError("Unable to allocate 29.1 TiB")
+
+    monkeypatch.setattr(main, "app", wants_too_much)
+    code, _, err = cli(capsys, "list")
+    assert code == 1 and "KM527" in err and "29.1 TiB" in err
+
+
+@pytest.mark.parametrize("words", ["rule", "schema circuit", "show nobody --format json"])
+@pytest.mark.parametrize(
+    ("streams", "wanted", "said"),
+    [(">/dev/full", 1, "KM832"), (">&-", None, ""), (">&- 2>&- <&-", None, ""), (">/dev/full 2>/dev/full", 1, "")],
+)
+def test_streams_that_are_full_or_closed_give_no_traceback(
+    words: str, streams: str, wanted: int | None, said: str
+) -> None:
+    command = f"{sys.executable} -m kernelmap {words} {streams}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == (("nobody" in words) if wanted is None else wanted)
+    assert "Traceback" not in done.stderr and said in done.stderr and "Exception ignored" not in done.stderr
+
+
+def test_an_encoding_that_lacks_a_character_is_no_error() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "kernelmap", "show", "moe_swiglu_expert_forward_q4k_q5k"]
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert done.returncode == 0 and done.stdout.isascii() and not done.stderr
+
+
+def test_texts_of_files_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    value = json.loads((ROOT / "kernel_maps/gemm_nt_fp32.json").read_text())
+    summary = "\x1b[31mred\x9b1m\u202edesrever\rover"
+    value["selection"] |= {"status": "candidate", "priority": 1}
+    value |= {"id": "mine", "summary": summary}
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\x1b[1m"))
+    folder.mkdir()
+    (folder / "mine.json").write_text(json.dumps(value))
+    for output in ("text", "json"):
+        code, out, _ = cli(capsys, "show", "mine", "--maps", str(folder), "--format", output)
+        assert code == 0 and not set(out) & set("\x1b\x9b\u202e\r\udcff"), output
+    assert json.loads(out)["value"]["summary"] == summary
+
+
+def test_an_interruption_while_the_command_is_imported_is_quiet() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'kernelmap.cli.options': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from kernelmap.cli.start import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

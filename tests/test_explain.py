@@ -108,8 +108,9 @@ def with_evidence(subject: World, *names: str) -> World:
 
 def evidence_of(item: KernelMap) -> Evidence:
     return Evidence(
-        schema_version=1, provider=item.id, contract_digest=make_contract().digest, map_digest=item.digest,
-        source_digest="s", corpus_digest="o", host="h", isa_paths=(), toolchain={}, cases=1, worst_error=0.0,
+        schema_version=1, provider=item.id, contract_digest=make_contract().digest, map_digest=item.proved_digest,
+        source_digest="s",
+        reference_digest="r", corpus_digest="o", host="h", isa_paths=(), toolchain={}, cases=1, worst_error=0.0,
         seconds=0.0, result="pass",
     )  # fmt: skip
 

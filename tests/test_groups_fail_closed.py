@@ -23,9 +23,10 @@ from support import make_host, source_of
 REGISTRY = load_registry()
 OPS = (
     "moe_router", "moe_swiglu_expert_mlp", "moe_relu_squared_expert_mlp", "shared_swiglu_expert_mlp",
-    "shared_relu_squared_expert_mlp",
+    "shared_relu_squared_expert_mlp", "gemm_nt",
 )  # fmt: skip
 SIZES = {"H": 256, "I": 256, "E": 8, "K": 2}
+GEMM_SIZES = {"N": 8, "K": 256}
 PARAMS: dict[str, Any] = {
     "scale": 1.0, "n_group": 1, "topk_group": 1, "renormalize": "clamp", "beta": 4.0, "linear_beta": 25.0,
     "alpha": 1.702, "limit": 7.0,
@@ -44,7 +45,8 @@ def shape_of(port: Port) -> list[Any]:
 
 def circuit_of(contract: Contract) -> CircuitFile:
     """One op of this group, its weights stored in the group's formats."""
-    dims = {name: SIZES[name] for name in contract.static_dims}
+    sizes = GEMM_SIZES if contract.op == "gemm_nt" else SIZES
+    dims = {name: sizes[name] for name in contract.static_dims}
     op = {
         "name": "block", "op": contract.op, "equivalence_group": contract.equivalence_group,
         "inputs": {port.name: port.name for port in contract.inputs},
@@ -88,6 +90,8 @@ def test_there_are_pairs_of_every_kind() -> None:
         "llama_full_softmax_topk_selected_renorm_fp32", "sigmoid_group_limited_topk_bias_select_raw_gather_fp32",
     )  # fmt: skip
     assert (llama, sigmoid) in found and (sigmoid, llama) in found
+    exact, blas = "fp32_weight_fp32_internal_fp32_output", "fp32_weight_blas_tolerance_fp32_output"
+    assert (exact, blas) in found and (blas, exact) in found
 
 
 @pytest.mark.parametrize("asked", sorted({asked for asked, _ in pairs()}))

@@ -16,8 +16,9 @@ PROVIDERS = ROOT / "providers" / "kernelmap_providers"
 # First match counts; each layer may import itself and what stands before it.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("kernelmap", "kernelmap.errors", "kernelmap.spec", "kernelmap.rules", "kernelmap.collection"),
-    ("kernelmap.vocabulary",),
-    ("kernelmap.jsonsource", "kernelmap.render"),
+    ("kernelmap.files", "kernelmap.compiling"),
+    ("kernelmap.vocabulary", "kernelmap.toolchain"),
+    ("kernelmap.jsonsource", "kernelmap.json_edit", "kernelmap.render"),
     ("kernelmap.expressions", "kernelmap.templates"),
     ("kernelmap.models",),
     ("kernelmap.schemas", "kernelmap.kernel_maps", "kernelmap.circuits", "kernelmap.schema_files", "kernelmap.sources"),
@@ -25,22 +26,28 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kernelmap.host", "kernelmap.inventory", "kernelmap.contracts", "kernelmap.map_checks", "kernelmap.policies"),
     ("kernelmap.registry",),
     ("kernelmap.circuit",),
-    ("kernelmap.checks", "kernelmap.budget", "kernelmap.residency"),
+    ("kernelmap.checks", "kernelmap.staleness", "kernelmap.budget", "kernelmap.residency"),
     ("kernelmap.resolver",),
     ("kernelmap.explain", "kernelmap.explanation", "kernelmap.decision_text", "kernelmap.check", "kernelmap.scaffold"),
     ("kernelmap.lock", "kernelmap.diff", "kernelmap.diff_text", "kernelmap.sides", "kernelmap.sarif"),
-    ("kernelmap.staleness", "kernelmap.reach", "kernelmap.audit", "kernelmap.audit_maps", "kernelmap.audit_text"),
+    ("kernelmap.reach", "kernelmap.audit", "kernelmap.audit_maps", "kernelmap.audit_text"),
+    ("kernelmap.report",),
+    ("kernelmap.foreign",),
     ("kernelmap.planner", "kernelmap.weight_checks"),
     ("kernelmap.bind",),
     ("kernelmap.session", "kernelmap.recorded"),
     ("kernelmap.certify",),
+    ("kernelmap.bench",),
+    ("kernelmap.promotion",),
+    ("kernelmap.tracing",),
     ("kernelmap.ops",),
+    ("kernelmap.testing",),
     ("kernelmap.cli", "kernelmap.__main__"),
 )
 LAZY_ONLY = {"numba", "torch", "llvmlite"}
 TORCH_LAZILY = "kernelmap.ops"
 """The one package of the framework that may import torch, and only when one of its functions runs."""
-PROVIDER_MAY = {"kernelmap.spec", "kernelmap.vocabulary"}
+PROVIDER_MAY = {"kernelmap.spec", "kernelmap.vocabulary", "kernelmap.compiling"}
 
 
 def module_name(path: Path) -> str:
@@ -146,7 +153,10 @@ STATIC = [
     ["explain", "qwen35_moe", "routed_experts"],
     ["diff", "host:avx2_2core", "host:neoverse_v2_server"],
     ["audit"],
+    ["audit", "--format", "html"],
+    ["report", "--format", "json"],
     ["check", "--format", "sarif"],
+    ["demote", "gemv_fp32", "--reason", "a trial", "--dry-run"],
 ]
 
 

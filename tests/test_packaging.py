@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MODEL = ROOT / "tests/data/models/qwen35moe.gguf"
+SHIPPED = (".py", ".json", ".html", ".css", ".js")
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +51,7 @@ def test_wheel_holds_all_data(installed: Path) -> None:
             for p in (installed / "kernelmap" / folder).glob(pattern)
         }
         assert packed == shipped and shipped
-    sources = {
-        str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".json")
-    }
+    sources = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*") if path.suffix in SHIPPED}
     missing = {name for name in sources if not (installed / name).is_file()}
     assert not missing
     kernels = {str(path.relative_to(ROOT / "providers")) for path in (ROOT / "providers").rglob("*.py")}

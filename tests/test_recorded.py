@@ -86,3 +86,19 @@ def test_comparison_is_relative_rms_and_its_median_row() -> None:
     assert found.relative_rms == pytest.approx(0.5 / np.sqrt(125))
     assert found.median_row == 0 and found.rows == 3
     assert compare("y", None, reference + 1, reference * 0).relative_rms == np.inf
+
+
+@pytest.mark.parametrize(
+    ("offset", "value"), [(6, 1), (6, 64), (8, 99), (8, 12), (8, 14)], ids=["encrypted", "strong", "?", "bzip2", "lzma"]
+)
+def test_a_damaged_archive_is_a_placed_error(tmp_path: Path, offset: int, value: int) -> None:
+    """Flags and compression of the archive's first member, in its own header and in the directory."""
+    path = tmp_path / "in.npz"
+    np.savez(path, **{"prefill/x": np.ones((3, 4), np.float32)})
+    data = bytearray(path.read_bytes())
+    directory = data.index(b"PK\x01\x02")
+    data[offset] = data[directory + offset + 2] = value
+    path.write_bytes(data)
+    with pytest.raises(KernelmapError) as caught:
+        Recording(path)
+    assert caught.value.diagnostics[0].code == "KM540"

@@ -35,6 +35,7 @@ def test_every_code_of_the_catalogue_is_used() -> None:
 def test_a_code_stands_once_and_in_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
     ranges = {"json_files": "0", "schema": "1", "registry": "2", "circuits": "3", "selection": "4"}
     ranges |= {"binding": "5", "ops": "55", "inventory": "6", "auditing": "8", "hosts": "7[0-4]", "usage": "7[5-9]|9"}
+    ranges |= {"tracing": "57", "benching": "5[89]", "foreign": "8[56]"}
     for module in rules._MODULES:
         own = re.compile(f"KM(?:{ranges[module.__name__.rpartition('.')[2]]})")
         assert [rule.code for rule in module.RULES if not own.match(rule.code)] == []

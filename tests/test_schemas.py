@@ -25,6 +25,7 @@ FOLDERS = {
     "kernel_map": ROOT / "kernel_maps",
     "contract": ROOT / "kernel_maps" / "contracts",
     "evidence": ROOT / "kernel_maps" / "evidence",
+    "bench": ROOT / "kernel_maps" / "benchmarks",
     "circuit": ROOT / "circuits",
     "host": ROOT / "src/kernelmap/host/profiles",
 }

@@ -216,3 +216,32 @@ def test_results_do_not_alias_the_arena(model: Inventory) -> None:
     session.prefill(given(TOKENS[3:], 3))
     for name, array in first.items():
         np.testing.assert_array_equal(array, kept[name])
+
+
+def test_a_second_call_at_once_is_refused(model: Inventory) -> None:
+    """Two calls in one arena: as threads, kernels wrote past its end and the process died."""
+    session = Session(bound_plan(model), capacity={"S": 9})
+    problems = []
+
+    def again(_what: str, _done: int, _total: int) -> None:
+        problems.append(refusal(session.prefill, given()).code)
+        problems.append(refusal(session.reset).code)
+
+    want = Session(bound_plan(model), capacity={"S": 9}).prefill(given())
+    made = session.prefill(given(), again)
+    assert problems and set(problems) == {"KM529"}
+    assert all(made[name].tobytes() == array.tobytes() for name, array in want.items())
+    session.reset()
+    assert session.prefill(given())
+
+
+@pytest.mark.parametrize("size", [10**14, 10**18, 10**30])
+def test_capacity_beyond_memory_is_an_error(model: Inventory, size: int) -> None:
+    plan = bound_plan(model)
+    assert refusal(lambda: Session(plan, capacity={"S": size})).code == "KM527"
+
+
+def test_rows_of_unequal_length_are_no_array(model: Inventory) -> None:
+    session = Session(bound_plan(model), capacity={"S": 9})
+    problem = refusal(session.prefill, given() | {"tokens": [[1], [2, 3]]})
+    assert problem.code == "KM523" and "tokens" in problem.message

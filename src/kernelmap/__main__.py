@@ -1,5 +1,5 @@
 """``python -m kernelmap``."""
 
-from kernelmap.cli.main import main
+from kernelmap.cli.start import main
 
 main()

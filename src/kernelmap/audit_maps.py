@@ -28,6 +28,8 @@ class Seen:
 def map_findings(registry: Registry, seen: Seen, *, whole: bool, strict: bool) -> Iterator[Diagnostic]:
     """Findings about every map of a group that was asked for; ``whole``: about all maps."""
     for item in registry.maps.values():
+        if not item.executable:
+            continue  # another engine's map is no finding here; `kernelmap foreign` audits them
         asked = item.selection.equivalence_group in seen.groups
         if not (asked or whole):
             continue

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from kernelmap.circuit.loading import CircuitFile
 from kernelmap.errors import BindError, Diagnostic, KernelmapError
 from kernelmap.host import probe_host
 from kernelmap.inventory import open_tensor
+from kernelmap.map_checks import not_executable
 from kernelmap.models.contract import Contract
 from kernelmap.models.host import Host
 from kernelmap.models.inventory import Inventory
@@ -25,7 +26,7 @@ from kernelmap.models.kernel_map import KernelMap, WeightPreparation
 from kernelmap.models.plan import Decision, Plan, PlanVariant
 from kernelmap.policies import switches_set
 from kernelmap.registry import Registry
-from kernelmap.resolver import cases_of, kill_switches
+from kernelmap.resolver import Case, cases_of, kill_switches
 from kernelmap.spec import BuildSpec
 from kernelmap.vocabulary import Device, Phase
 from kernelmap.weight_checks import weight_problems
@@ -109,6 +110,34 @@ def bind(
     return BoundPlan(plan, elaborated, steps, sum(binder.sizes.values()))
 
 
+def bind_also(
+    bound: BoundPlan,
+    chosen: Iterable[tuple[Case, Decision]],
+    registry: Registry,
+    inventory: Inventory,
+    host: Host,
+    *,
+    progress: Progress | None = None,
+) -> dict[tuple[str, Phase], tuple[BoundOp, ...]]:
+    """Other decisions on ops of a bound plan, built and with weights of their own: (op with layer, phase) to them all.
+
+    Raises BindError with everything that does not fit.
+    """
+    binder = _Binder(bound.plan, registry, inventory, host, progress or _silent, check_weights=False)
+    found: dict[tuple[str, Phase], tuple[BoundOp, ...]] = {}
+    chosen = tuple(chosen)
+    for index, (case, decision) in enumerate(chosen):
+        binder.progress(f"building {decision.provider}", index, len(chosen))
+        item = registry.maps[str(decision.provider)]
+        variants = binder._variants(case.shared, decision, item)
+        for instance in case.instances if not binder.problems else ():
+            op = BoundOp(instance, case.phase, decision, item, variants, binder._weights(instance, item))
+            found[op.name, op.phase] = (*found.get((op.name, op.phase), ()), op)
+    if binder.problems:
+        raise BindError(binder.problems)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Warmed:
     """A provider variant whose code was compiled or loaded, and how long that took."""
@@ -163,6 +192,8 @@ def _recheck(
         item = registry.maps.get(decision.provider or "")
         contract = registry.contracts.get(decision.group)
         demand("KM503", f"map {decision.provider}", decision.map_digest, item.digest if item is not None else "none")
+        if item is not None and not item.executable:
+            found.append(not_executable(item, registry.sources.get(item.id)))
         actual = contract.digest if contract is not None else "none"
         demand("KM504", f"contract {decision.group}", decision.contract_digest, actual)
     found += _host_problems(plan, registry, host)
@@ -341,6 +372,8 @@ def load_function(path: str) -> Callable[..., Any]:
 
 def load_runner(item: KernelMap, contract: Contract, spec: BuildSpec) -> Runner:
     """Builds a variant and compares its parameter names with the contract's ports. Raises BindError if they differ."""
+    if item.impl.function is None:
+        raise BindError(not_executable(item))
     variant = item.impl.by_name[spec.variant]
     run = load_function(variant.function or item.impl.function)(spec)
     wanted = [*contract.ports, *(scratch.name for scratch in item.scratch), "threads"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,11 +10,13 @@ from pydantic import BaseModel
 
 from kernelmap.circuit.loading import CircuitFile, circuit_paths, circuit_problems, read_circuit
 from kernelmap.contracts import contract_problems
-from kernelmap.errors import Diagnostic, KernelmapError, errors_in
+from kernelmap.errors import Diagnostic, KernelmapError, Severity, errors_in
 from kernelmap.jsonsource import JsonSource, read_json
 from kernelmap.map_checks import lints, missing_functions
+from kernelmap.models.bench import BenchRecord
 from kernelmap.models.contract import Contract
 from kernelmap.models.evidence import Evidence
+from kernelmap.models.foreign_report import ForeignAudit, ForeignImport
 from kernelmap.models.host import Host
 from kernelmap.models.inventory import Inventory
 from kernelmap.models.kernel_map import KernelMap
@@ -24,20 +26,26 @@ from kernelmap.models.plan import Plan
 from kernelmap.models.policy import Policy
 from kernelmap.registry import Registry, read_registry
 from kernelmap.sources import json_files
+from kernelmap.staleness import staleness
 
 _KINDS: tuple[tuple[str, frozenset[str]], ...] = (
     ("kernel_map", frozenset({"impl", "selection"})),
     ("contract", frozenset({"oracle", "outputs"})),
     ("circuit", frozenset({"blocks", "architectures"})),
     ("evidence", frozenset({"corpus_digest"})),
+    ("bench", frozenset({"cases", "providers", "toolchain"})),
     ("plan", frozenset({"decisions"})),
     ("lock", frozenset({"circuits", "hosts", "maps"})),
+    ("foreign_import", frozenset({"imported", "unselected", "registries"})),
+    ("foreign_audit", frozenset({"ladders", "findings"})),
     ("inventory", frozenset({"tensors", "architecture"})),
     ("host", frozenset({"isa", "cores"})),
     ("policy", frozenset({"routes", "exclude", "pin", "kill_switches"})),
 )
 _PLAIN: dict[str, type[BaseModel]] = {
-    "evidence": Evidence, "plan": Plan, "lock": Lock, "inventory": Inventory, "host": Host, "policy": Policy
+    "foreign_import": ForeignImport, "foreign_audit": ForeignAudit,
+    "bench": BenchRecord, "evidence": Evidence, "plan": Plan, "lock": Lock, "inventory": Inventory, "host": Host,
+    "policy": Policy,
 }  # fmt: skip
 
 
@@ -129,7 +137,7 @@ def kind_of(path: Path) -> str:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    folders = [path, path / "contracts", path / "evidence"]
+    folders = [path, path / "contracts", path / "evidence", path / "benchmarks"]
     return [file for folder in folders for file in json_files(folder)]
 
 
@@ -171,7 +179,20 @@ def _circuits(paths: Iterable[Path], registry: Registry) -> tuple[list[CircuitFi
 def _lints(registry: Registry, circuits: Iterable[CircuitFile]) -> list[Diagnostic]:
     routed = frozenset(route.allow for item in circuits for route in item.circuit.routes)
     certified = frozenset(proof.provider for proof in registry.evidence.values() if proof.result == "pass")
-    return lints(registry.maps, registry.ladders, registry.contracts, certified, routed, registry.sources)
+    return [
+        *lints(registry.maps, registry.ladders, registry.contracts, certified, routed, registry.sources),
+        *_stale(registry),
+    ]
+
+
+def _stale(registry: Registry) -> Iterator[Diagnostic]:
+    """A warning for each certificate that does not cover its provider as it is now; `audit --strict` refuses those."""
+    for name, proof in registry.evidence.items():
+        item = registry.maps[name]
+        if why := staleness(item, registry, proof):
+            place = registry.sources[name].place("/id")
+            message = f"the certificate of {name} is stale: {', '.join(why)}"
+            yield Diagnostic("KM255", message, Severity.WARNING, place=place, help=f"kernelmap certify {name}")
 
 
 def _plain(file: Path, model: type[BaseModel]) -> list[Diagnostic]:

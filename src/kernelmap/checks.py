@@ -45,6 +45,14 @@ class Question:
         return self.shared.op.name
 
 
+def check_foreign(item: KernelMap, question: Question) -> Reason | None:
+    """The provider has code here. That of another engine has none, whatever else is said of it."""
+    if item.foreign is None:
+        return None
+    facts = {"engine": item.foreign.engine, "id": item.foreign.id}
+    return Reason(code="KM414", check="foreign", message="foreign: not executable", facts=facts)
+
+
 def check_status(item: KernelMap, question: Question) -> Reason | None:
     """Candidates need a route; diagnostic and deprecated providers are never selected."""
     status = item.selection.status
@@ -90,6 +98,8 @@ def check_device(item: KernelMap, question: Question) -> Reason | None:
 
 def check_dims(item: KernelMap, question: Question) -> Reason | None:
     """The static dims fit the map's constraints."""
+    if not item.executable:
+        return None  # its limits are on the dims of its own engine: an equal name need not mean an equal dim
     broken = []
     for name, constraint in item.constraints.dims.items():
         if need := constraint.refusal(name, question.shared.dims[name]):
@@ -126,6 +136,7 @@ def check_pin(item: KernelMap, question: Question) -> Reason | None:
 
 Check = Callable[[KernelMap, Question], Reason | None]
 CHECKS: tuple[Check, ...] = (
+    check_foreign,
     check_status,
     check_phase,
     check_isa,
@@ -146,7 +157,7 @@ def evidence_gap(item: KernelMap, contract_digest: str, proof: Evidence | None) 
         return "a certificate that says fail"
     if proof.contract_digest != contract_digest:
         return "evidence for another contract"
-    if proof.map_digest != item.digest:
+    if proof.map_digest != item.proved_digest:
         return "evidence for another map"
     return ""
 

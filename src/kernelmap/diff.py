@@ -16,7 +16,7 @@ K = ChangeKind
 CODES: Mapping[ChangeKind, str] = {
     K.CONTRACT: "KM801", K.ORACLE: "KM802", K.MAP: "KM803", K.SOURCE: "KM804", K.PROVIDER: "KM805",
     K.UNRESOLVABLE: "KM806", K.RESOLVABLE: "KM807", K.VARIANTS: "KM808", K.REASONS: "KM809",
-    K.CANDIDATE_ADDED: "KM810", K.CANDIDATE_REMOVED: "KM811", K.CIRCUIT: "KM812", K.CIRCUIT_ADDED: "KM813",
+    K.PROVIDER_ADDED: "KM810", K.PROVIDER_REMOVED: "KM811", K.CIRCUIT: "KM812", K.CIRCUIT_ADDED: "KM813",
     K.CIRCUIT_REMOVED: "KM814", K.INVENTORY: "KM815", K.HOST: "KM816", K.HOSTS: "KM817", K.POLICY: "KM818",
     K.OP: "KM819", K.CONTRACTS: "KM820",
 }  # fmt: skip
@@ -114,9 +114,9 @@ def _files(before: Lock, after: Lock) -> Iterator[Change]:
     for name in sorted(before.maps.keys() | after.maps.keys()):
         first, second = before.maps.get(name), after.maps.get(name)
         if first is None and second is not None:
-            yield Change(kind=K.CANDIDATE_ADDED, subject=name, after=_rank(second))
+            yield Change(kind=K.PROVIDER_ADDED, subject=name, after=_rank(second))
         elif first is not None and second is None:
-            yield Change(kind=K.CANDIDATE_REMOVED, subject=name, before=_rank(first))
+            yield Change(kind=K.PROVIDER_REMOVED, subject=name, before=_rank(first))
         elif first is not None and second is not None:
             yield from _map(name, first, second)
 

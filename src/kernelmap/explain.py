@@ -157,6 +157,8 @@ def _chosen(given: Mapping[str, str], options: Mapping[str, Sequence[str]]) -> I
 def _options(world: _World) -> Iterator[tuple[Change, _Apply]]:
     """Changes that could matter, the cheapest for a user first."""
     item, question = world.item, world.question
+    if not item.executable:
+        return  # nothing makes code of it
     target = f"{question.name}:{question.phase.value}"
     if item.selection.status is Status.CANDIDATE:
         yield Change("route", "a route allowed it", f"--route {target}={item.id}"), _route

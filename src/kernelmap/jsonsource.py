@@ -59,6 +59,10 @@ class JsonSource:
         value_span, key_span = self._spans[at]
         return self._places.at((key_span or value_span) if key else value_span, at)
 
+    def span(self, pointer: str) -> Span:
+        """(start, end) of the value at a JSON pointer in the text. Raises KeyError if there is no such value."""
+        return self._spans[pointer][0]
+
     @cached_property
     def _places(self) -> _Places:
         return _Places(self.name, self.text)

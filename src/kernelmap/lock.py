@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +12,7 @@ from kernelmap.circuit.elaborate import try_elaborate
 from kernelmap.circuit.loading import CircuitFile
 from kernelmap.collection import collection_paused
 from kernelmap.errors import Diagnostic, KernelmapError
+from kernelmap.files import write_whole
 from kernelmap.jsonsource import read_json
 from kernelmap.models.host import Host
 from kernelmap.models.inventory import Inventory
@@ -199,21 +198,7 @@ def write_lock(lock: Lock, path: Path) -> None:
     """Writes a lock whole or not at all. Raises KernelmapError if it has holes or the file cannot be written."""
     if lock.holes:
         raise KernelmapError(Diagnostic("KM806", f"cannot lock {hole}") for hole in lock.holes)
-    temporary = ""
-    try:
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
-            temporary = file.name
-            file.write(lock.text())
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-        temporary = ""
-    except OSError as error:
-        raise KernelmapError(Diagnostic("KM832", f"cannot write {path}: {error.strerror or error}")) from None
-    finally:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+    write_whole(lock.text(), path)
 
 
 def locked_policy(lock: Lock, given: Policy) -> Policy:

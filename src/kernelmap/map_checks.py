@@ -19,6 +19,8 @@ from kernelmap.vocabulary import Device, Phase, Status
 def map_problems(item: KernelMap, source: JsonSource, contracts: Mapping[str, Contract]) -> list[Diagnostic]:
     """Everything that is wrong with one map, given the contracts of the registry."""
     found = [*_identity(item, source), *_variants(item, source), *_implementations(item, source)]
+    if not item.executable:
+        return found  # what another engine says of its own dims, ports and groups is no error here, whatever it says
     group = item.selection.equivalence_group
     contract = contracts.get(group)
     if contract is None:
@@ -76,12 +78,20 @@ def _registered(module: str) -> bool:
 
 def function_paths(item: KernelMap) -> Iterator[tuple[str, str]]:
     """(JSON pointer, ``module:function``) of every function that a map names."""
-    yield "/impl/function", item.impl.function
+    if item.impl.function is not None:
+        yield "/impl/function", item.impl.function
     for index, variant in enumerate(item.impl.variants):
         if variant.function is not None:
             yield f"/impl/variants/{index}/function", variant.function
     for index, hook in enumerate(item.weight_preparation):
         yield f"/weight_preparation/{index}/function", hook.function
+
+
+def not_executable(item: KernelMap, source: JsonSource | None = None) -> Diagnostic:
+    """Refuses to run or prove another engine's provider, placed in its map: there is no code of it here."""
+    place = source.place("/impl/backend") if source is not None else None
+    message = f"{item.id} is foreign: there is no code of it here"
+    return Diagnostic("KM513", message, place=place, help="the resolver never selects one: name a provider with code")
 
 
 def missing_functions(item: KernelMap, source: JsonSource) -> Iterator[Diagnostic]:
@@ -149,10 +159,13 @@ def _unknown_names(expr: SizeExpr, known: frozenset[str], source: JsonSource, wh
 
 
 def rank_problems(maps: Iterable[KernelMap], sources: Mapping[str, JsonSource]) -> list[Diagnostic]:
-    """Two maps of equal priority in one group that share a phase, whatever their status or ISA."""
+    """Two maps of equal priority in one group that share a phase, whatever their status or ISA.
+
+    Foreign maps are never eligible, so that their ties decide nothing here; ``kernelmap foreign`` reports them.
+    """
     found: list[Diagnostic] = []
     first: dict[tuple[str, int, Phase], str] = {}
-    for item in sorted(maps, key=lambda item: item.id):
+    for item in sorted((item for item in maps if item.executable), key=lambda item: item.id):
         chosen = item.selection
         clashes: dict[str, list[str]] = {}
         for phase in chosen.phases:
@@ -182,6 +195,8 @@ def lints(
         found.append(Diagnostic(code, message, Severity.WARNING, place=place, help=help))
 
     for item in maps.values():
+        if not item.executable:
+            continue
         status = item.selection.status
         if status in (Status.PRODUCTION, Status.CANDIDATE) and (winner := _shadow(item, ladders)):
             message = f"{item.id} can never be selected: {winner} ranks higher and is always eligible"
@@ -194,7 +209,7 @@ def lints(
             warn("KM254", message, item, "/selection/status", "fine for a candidate that is still being proved")
     for group in groups:
         ladder = ladders.get(group, ())
-        if not any(item.selection.status is Status.PRODUCTION for item in ladder):
+        if not any(item.selection.status is Status.PRODUCTION and item.executable for item in ladder):
             message = f"group {group} has no production provider"
             found.append(
                 Diagnostic("KM252", message, Severity.WARNING, help="it resolves only by a route, or not at all")
@@ -219,7 +234,8 @@ def _above(other: KernelMap, item: KernelMap) -> bool:
 
 def _always(item: KernelMap, phase: Phase) -> bool:
     return (
-        item.selection.status is Status.PRODUCTION
+        item.executable
+        and item.selection.status is Status.PRODUCTION
         and phase in item.selection.phases
         and not item.requires.isa
         and item.requires.device in (Device.CPU, Device.ANY)

@@ -45,9 +45,9 @@ def make_policy(
     base = base or Policy()
     problems: list[Diagnostic] = []
     parsed_routes = [
-        PolicyRoute(op=op, phase=phase, allow=name) for op, phase, name in _words(routes, "--route", problems)
+        PolicyRoute(op=op, phase=phase, allow=name) for op, phase, name in op_words(routes, "--route", problems)
     ]
-    parsed_pins = [Pin(op=op, phase=phase, id=name) for op, phase, name in _words(pins, "--pin", problems)]
+    parsed_pins = [Pin(op=op, phase=phase, id=name) for op, phase, name in op_words(pins, "--pin", problems)]
     chosen = dict(base.options)
     for word in options:
         name, equals, value = word.partition("=")
@@ -70,7 +70,8 @@ def make_policy(
         raise KernelmapError(Diagnostic("KM751", f"policy: {item['msg']}") for item in error.errors()) from None
 
 
-def _words(words: Sequence[str], flag: str, problems: list[Diagnostic]) -> list[tuple[str, Phase | None, str]]:
+def op_words(words: Sequence[str], flag: str, problems: list[Diagnostic]) -> list[tuple[str, Phase | None, str]]:
+    """(op, phase, id) of each ``OP[:PHASE]=ID``; malformed ones are added to ``problems``."""
     found: list[tuple[str, Phase | None, str]] = []
     for word in words:
         target, equals, name = word.partition("=")

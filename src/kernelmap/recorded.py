@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import lzma
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,15 @@ import numpy as np
 from kernelmap.circuit.instances import Elaborated, Value
 from kernelmap.circuit.weights import tensor_name
 from kernelmap.errors import Diagnostic, KernelmapError, nearest
+from kernelmap.files import whole_file
 from kernelmap.vocabulary import Phase
 
 Array = np.ndarray[Any, Any]
+_UNREADABLE = (
+    OSError, ValueError, EOFError, AttributeError, KeyError, RuntimeError, MemoryError, struct.error, zlib.error,
+    lzma.LZMAError, zipfile.BadZipFile,
+)  # fmt: skip
+"""What zip and numpy raise for a damaged archive; RuntimeError: encrypted, or compressed in a way that is unknown."""
 _PREFIXES = {Phase.PREFILL: ("prefill/",), Phase.DECODE: ("decode/", "decode1/"), Phase.INIT: ("init/",)}
 
 
@@ -43,7 +50,7 @@ class Recording:
                 self._arrays: Mapping[str, Array] = {name: archive[name] for name in archive.files}
         except FileNotFoundError:
             raise KernelmapError(Diagnostic("KM001", f"no such file: {path}")) from None
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+        except _UNREADABLE as error:
             raise KernelmapError(Diagnostic("KM540", f"{path} is no readable .npz file: {error}")) from None
         self.path = path
 
@@ -120,20 +127,8 @@ def _shape(value: Value, rows: int) -> tuple[int, ...]:
 
 def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """Writes an ``.npz`` file whole or not at all. Raises KernelmapError if the place cannot be written."""
-    temporary = ""
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".tmp", delete=False) as file:
-            temporary = file.name
-            np.savez_compressed(file, **dict(arrays))  # type: ignore[arg-type]  # numpy types keywords as flags
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-        temporary = ""
-    except OSError as error:
-        raise KernelmapError(Diagnostic("KM542", f"cannot write {path}: {error.strerror or error}")) from None
-    finally:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+    with whole_file(path, "KM542") as file:
+        np.savez_compressed(file, **dict(arrays))  # type: ignore[arg-type]  # numpy types keywords as flags
 
 
 def _split(name: str) -> tuple[str, int | None]:

@@ -306,6 +306,19 @@ class _Decider:
         return HostFacts(name=self.host.name, devices=tuple(sorted(self.host.devices)), isa=isa)
 
 
+def redecided(decision: Decision, case: Case, item: KernelMap, host: Host, switches: Iterable[str]) -> Decision:
+    """The decision with another map of its group in place of the selected one. Runs no check: the caller has."""
+    features, off = frozenset(host.isa), frozenset(switches)
+    changes = {
+        "provider": item.id,
+        "map_digest": item.digest,
+        "weights": _weight_uses(case, item),
+        "variants": tuple(_variant(variant, features, off) for variant in item.impl.variants),
+        "candidates": tuple(c.model_copy(update={"selected": c.id == item.id}) for c in decision.candidates),
+    }
+    return decision.model_copy(update=changes)
+
+
 def kill_switches(registry: Registry) -> frozenset[str]:
     """Every kill switch that some variant of the registry declares."""
     return frozenset(

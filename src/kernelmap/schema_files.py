@@ -10,29 +10,40 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from kernelmap.models.audit import Audit
+from kernelmap.models.bench import BenchRecord
 from kernelmap.models.circuit import Circuit
 from kernelmap.models.contract import Contract
 from kernelmap.models.diff import Diff
 from kernelmap.models.evidence import Evidence
+from kernelmap.models.foreign_report import ForeignAudit, ForeignImport
 from kernelmap.models.host import Host
 from kernelmap.models.inventory import Inventory
 from kernelmap.models.kernel_map import KernelMap
 from kernelmap.models.lock import Lock
 from kernelmap.models.plan import Plan
 from kernelmap.models.policy import Policy
+from kernelmap.models.report import Report
+from kernelmap.models.tracing import Bisection, Capture, ShadowEvidence
 
 SCHEMAS: Mapping[str, type[BaseModel]] = {
     "audit": Audit,
+    "bench": BenchRecord,
+    "bisection": Bisection,
+    "capture": Capture,
     "circuit": Circuit,
     "contract": Contract,
     "diff": Diff,
     "evidence": Evidence,
+    "foreign_audit": ForeignAudit,
+    "foreign_import": ForeignImport,
     "host": Host,
     "inventory": Inventory,
     "kernel_map": KernelMap,
     "lock": Lock,
     "plan": Plan,
     "policy": Policy,
+    "shadow": ShadowEvidence,
+    "report": Report,
 }
 FOLDER = Path(__file__).parent / "schemas"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +21,8 @@ from kernelmap.vocabulary import FORMATS, Phase
 
 Array = np.ndarray[Any, Any]
 Observer = Callable[[str, int, int], None]
+Probe = Callable[["OpCall"], Callable[[int], None] | None]
+"""Called before each kernel call; what it returns is called after it, with the kernel's status."""
 
 MAX_THREADS = 256
 """Most kernel threads of a session; pools are sized for it."""
@@ -42,12 +46,28 @@ class TraceEntry:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class OpCall:
+    """A kernel call as a probe sees it: the very arrays, which a probe may read and must copy to keep."""
+
+    bound: BoundOp
+    variant: str
+    dims: Mapping[str, int]
+    """All dims of the contract, static and dynamic."""
+    threads: int
+    inputs: Mapping[str, Array | None]
+    state: Mapping[str, Array | None]
+    outputs: Mapping[str, Array]
+    """Filled only after the call."""
+
+
 @dataclass(slots=True)
 class Session:
-    """Runs a bound plan. Not safe for concurrent calls on one session: its arena and state are its own.
+    """Runs a bound plan. One call at a time (KM529), since its arena and state are its own: a thread takes a session
+    of its own over the same bound plan.
 
     ``threads`` is passed to every kernel and never changes a result. ``capacity`` sizes the dynamic dims of state
-    tensors (such as a cache's length).
+    tensors (such as a cache's length). ``probe`` sees every kernel call, those of phase init included.
 
     A call that fails may have overwritten part of a ``replace`` state: the session then refuses calls until `reset`.
     An ``append`` state needs no such care, its rows are written again.
@@ -56,6 +76,7 @@ class Session:
     bound: BoundPlan
     threads: int = 1
     capacity: Mapping[str, int] = field(default_factory=dict)
+    probe: Probe | None = None
     trace: list[TraceEntry] = field(default_factory=list)
     executed: Counter[tuple[str, Phase, str]] = field(default_factory=Counter)
     """(op with layer, phase, provider) to calls."""
@@ -66,6 +87,7 @@ class Session:
     """Outputs of phase init."""
     _unsure: bool = False
     """Whether a call failed while a ``replace`` state may have been half written."""
+    _calling: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.threads <= MAX_THREADS:
@@ -74,7 +96,10 @@ class Session:
         self._check_capacity()
         for key, state in self.bound.elaborated.states.items():
             shape = tuple(self._size(size, self.capacity, f"state {state.name}") for size in state.shape)
-            self._state[key] = np.zeros(shape, NUMPY_TYPES[state.dtype])
+            try:
+                self._state[key] = np.zeros(shape, NUMPY_TYPES[state.dtype])
+            except (MemoryError, ValueError):  # ValueError: more bytes than addresses
+                raise KernelmapError(Diagnostic("KM527", f"no memory for state {state.name} {list(shape)}")) from None
         if Phase.INIT in self.bound.steps:
             self._kept = self._execute(Phase.INIT, {}, dict(self.capacity), keep_all=True)
 
@@ -88,9 +113,21 @@ class Session:
 
     def reset(self) -> None:
         """Forgets every earlier call: state is zero again."""
-        for array in self._state.values():
-            array[...] = 0
-        self._unsure = False
+        with self._alone():
+            for array in self._state.values():
+                array[...] = 0
+            self._unsure = False
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuses a second call while one runs: both would write into one arena, and a kernel past the end of it."""
+        if not self._calling.acquire(blocking=False):
+            help = "give each thread a session of its own over the same bound plan"
+            raise KernelmapError(Diagnostic("KM529", "another thread is in a call of this session", help=help))
+        try:
+            yield
+        finally:
+            self._calling.release()
 
     def _check_capacity(self) -> None:
         known = self.bound.elaborated.circuit.dynamic_dims
@@ -107,15 +144,17 @@ class Session:
     def _call(self, phase: Phase, inputs: Mapping[str, Array], observer: Observer | None) -> dict[str, Array]:
         if phase not in self.bound.steps:
             raise KernelmapError(Diagnostic("KM521", f"the plan has no phase {phase.value}"))
-        if self._unsure:
-            help = "reset the session, and feed it from the start"
-            raise KernelmapError(Diagnostic("KM528", "an earlier call failed half-way through the state", help=help))
-        dims = dict(self.capacity)
-        values = self._inputs(inputs, dims)
-        self._unsure = any(item.update == "replace" for item in self.bound.elaborated.states.values())
-        outputs = self._execute(phase, values, dims, observer)
-        self._unsure = False
-        return outputs
+        with self._alone():
+            if self._unsure:
+                help = "reset the session, and feed it from the start"
+                message = "an earlier call failed half-way through the state"
+                raise KernelmapError(Diagnostic("KM528", message, help=help))
+            dims = dict(self.capacity)
+            values = self._inputs(inputs, dims)
+            self._unsure = any(item.update == "replace" for item in self.bound.elaborated.states.values())
+            outputs = self._execute(phase, values, dims, observer)
+            self._unsure = False
+            return outputs
 
     # Inputs
 
@@ -129,7 +168,11 @@ class Session:
             if name not in inputs:
                 problems.append(Diagnostic("KM522", f"input {name!r} is missing"))
                 continue
-            array = np.asarray(inputs[name])
+            try:
+                array = np.asarray(inputs[name])
+            except ValueError as error:  # rows of unequal length
+                problems.append(Diagnostic("KM523", f"input {name!r} is no array: {error}"))
+                continue
             if why := _unfit(array, value, dims):
                 problems.append(Diagnostic("KM523", f"input {name!r}: {why}"))
             values[value.key] = np.ascontiguousarray(array)
@@ -165,18 +208,25 @@ class Session:
         instance, contract = bound.instance, bound.instance.shared.contract
         here = self._dims_of(bound, dims)
         variant, passed = select_variant(bound, here)
-        arguments: list[Any] = [self._value(instance.inputs.get(p.name), values) for p in contract.inputs]
-        arguments += [bound.weights.get(p.name) for p in contract.weights]
-        arguments += [self._state[instance.state[p.name]] if p.name in instance.state else None for p in contract.state]
+        inputs = {p.name: self._value(instance.inputs.get(p.name), values) for p in contract.inputs}
+        weights = [bound.weights.get(p.name) for p in contract.weights]
+        state = {p.name: self._state[instance.state[p.name]] if p.name in instance.state else None
+                 for p in contract.state}  # fmt: skip
+        outputs: dict[str, Array] = {}
         for port in contract.outputs:
             value = instance.outputs[port.name]
             shape = tuple(self._size(size, dims, value.key) for size in value.shape)
-            values[value.key] = _view(base, layout, value.key).view(NUMPY_TYPES[value.dtype]).reshape(shape)
-            arguments.append(values[value.key])
-        arguments += [_view(base, layout, _scratch_key(index, item.name)) for item in bound.map.scratch]
+            outputs[port.name] = _view(base, layout, value.key).view(NUMPY_TYPES[value.dtype]).reshape(shape)
+            values[value.key] = outputs[port.name]
+        scratch = [_view(base, layout, _scratch_key(index, item.name)) for item in bound.map.scratch]
+        after = None
+        if self.probe is not None:
+            after = self.probe(OpCall(bound, variant.plan.name, here, self.threads, inputs, state, outputs))
         started = time.perf_counter()
-        status = variant.run(*arguments, self.threads)
+        status = variant.run(*inputs.values(), *weights, *state.values(), *outputs.values(), *scratch, self.threads)
         seconds = time.perf_counter() - started
+        if after is not None:
+            after(int(status))
         if status:
             self._refused(bound, status)
         self.executed[(bound.name, bound.phase, bound.map.id)] += 1
@@ -259,7 +309,7 @@ class Session:
         if self._arena.nbytes < need:
             try:
                 self._arena = np.empty(need, np.uint8)
-            except MemoryError:
+            except (MemoryError, ValueError, OverflowError):
                 raise KernelmapError(Diagnostic("KM527", f"no memory for an arena of {need:,} bytes")) from None
         start = -self._arena.ctypes.data % layout.alignment
         return self._arena[start:]

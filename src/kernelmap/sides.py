@@ -7,7 +7,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 
@@ -37,6 +37,8 @@ class Ground:
     load: HostLoader
     policy: Policy
     circuits: Sequence[Path] = ()
+    sources: SourceTree = field(default_factory=lambda: SourceTree(provider_packages()))
+    """As installed: read once for both sides. A revision has its own."""
 
 
 def side_of(word: str, ground: Ground) -> Lock:
@@ -67,7 +69,7 @@ def _resolved(
     packages: tuple[ProviderPackage, ...] | None = None,
 ) -> Lock:
     """Every circuit resolved with a registry, and every map and contract of it."""
-    maker = LockMaker(registry, SourceTree(packages or provider_packages()), ground.policy)
+    maker = LockMaker(registry, SourceTree(packages) if packages else ground.sources, ground.policy)
     for name, path in (circuits if circuits is not None else circuit_paths(ground.circuits)).items():
         item = read_circuit(str(path))
         target = Target(name, item, reference_inventory(item.circuit, item.source))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -14,6 +15,9 @@ from kernelmap.models.kernel_map import KernelMap
 from kernelmap.sources import ProviderPackage, provider_packages
 
 _DYNAMIC = frozenset({"import_module", "__import__"})
+_BEGINS = re.compile(rb"^[ \t]*(?:from\b[^\n('\"#]*?\bimport\b|import\b)", re.MULTILINE)
+_IMPORT = re.compile(rb"^[ \t]*(from\b[^\n('\"#]*?\bimport\b[ \t]*(?:\([^)]*\)|[^\n(]+)|import\b[^\n(]+)", re.MULTILINE)
+_ODD = re.compile(rb"import_module|__import__|[;:][ \t]*(?:from|import)\b|\\\r?\n|\r(?!\n)|\f")
 
 
 @dataclass(slots=True)
@@ -26,10 +30,12 @@ class SourceTree:
     packages: tuple[ProviderPackage, ...]
     _modules: dict[str, _Module | None] = field(default_factory=dict)
     _closures: dict[str, frozenset[str]] = field(default_factory=dict)
+    _digests: dict[frozenset[str], str] = field(default_factory=dict)
+    """By modules: most maps of a family need the same ones."""
 
     def map_digest(self, item: KernelMap) -> str:
         """``sha256:`` over the transitive sources of every function that a map names."""
-        functions = {item.impl.function}
+        functions = {item.impl.function} if item.impl.function is not None else set()
         functions |= {variant.function for variant in item.impl.variants if variant.function is not None}
         functions |= {hook.function for hook in item.weight_preparation}
         return self.digest(function.partition(":")[0] for function in functions)
@@ -40,14 +46,14 @@ class SourceTree:
 
     def digest(self, modules: Iterable[str]) -> str:
         """``sha256:`` over names and texts of modules and of all provider modules that they need."""
-        found: set[str] = set()
-        for module in modules:
-            found |= self.transitive(module)
-        made = hashlib.sha256()
-        for name in sorted(found):
-            read = self._module(name)
-            made.update(name.encode() + b"\0" + (read.text if read is not None else b"") + b"\0")
-        return "sha256:" + made.hexdigest()
+        found = frozenset[str]().union(*(self.transitive(module) for module in modules))
+        if found not in self._digests:
+            made = hashlib.sha256()
+            for name in sorted(found):
+                read = self._module(name)
+                made.update(name.encode() + b"\0" + (read.text if read is not None else b"") + b"\0")
+            self._digests[found] = "sha256:" + made.hexdigest()
+        return self._digests[found]
 
     def transitive(self, module: str) -> frozenset[str]:
         """The module, the packages that it lies in, and every provider module that these import, directly or not."""
@@ -117,9 +123,23 @@ class _Module:
 def _read(name: str, path: Path) -> _Module:
     text = path.read_bytes()
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    try:
+        imports, dynamic = _imports(text, package)
+    except SyntaxError as error:
+        error.filename = str(path)
+        raise
+    return _Module(path, text, imports, dynamic)
+
+
+@lru_cache(maxsize=4096)
+def _imports(text: bytes, package: str) -> tuple[frozenset[str], tuple[str, ...]]:
+    """What a module of a package imports by name, and from where by computed names.
+
+    Kept for the process: the two sides of a diff are the same text but for a few modules.
+    """
     imports: set[str] = set()
     dynamic: set[str] = set()
-    for node in ast.walk(ast.parse(text, str(path))):
+    for node in _nodes(text):
         if isinstance(node, ast.Import):
             imports |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -131,7 +151,25 @@ def _read(name: str, path: Path) -> _Module:
                 imports.add(start)
             else:
                 dynamic.add(start.rpartition(".")[0] or package)
-    return _Module(path, text, frozenset(imports), tuple(sorted(dynamic)))
+    return frozenset(imports), tuple(sorted(dynamic))
+
+
+def _nodes(text: bytes) -> Iterator[ast.AST]:
+    """The nodes of a module that may be imports.
+
+    Parsing whole modules is most of what ``lock`` would do, so only lines that are imports are parsed; where anything
+    else might be one (a computed name, a second statement on a line, a continued line), the whole module is. An import
+    in a docstring counts as one: a digest then covers more than it must, never less.
+    """
+    if not _ODD.search(text):
+        found = [match.group(1) for match in _IMPORT.finditer(text)]
+        if len(found) == len(_BEGINS.findall(text)):
+            try:
+                yield from ast.parse(b"\n".join(found)).body
+                return
+            except SyntaxError:
+                pass  # as for a bracket in a comment between names
+    yield from ast.walk(ast.parse(text))
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:

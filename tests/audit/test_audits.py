@@ -14,6 +14,7 @@ from sandbox import GROUP, WIDE, Box, kernel_map, world, write
 
 from kernelmap.cli.main import run
 from kernelmap.models.audit import Audit
+from kernelmap.report.places import shown
 from kernelmap.schema_files import schema_text
 
 SARIF = Path(__file__).parents[1] / "data" / "sarif-schema-2.1.0.json"
@@ -151,6 +152,13 @@ def test_variants_that_no_shape_reaches(
     assert said(found, "KM847") == wanted
 
 
+def test_every_shipped_variant_is_within_reach(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the maps of groups that an audited circuit asks for; no guard lies beyond a map's own phases."""
+    run(["audit", "--format", "json"])
+    found = Audit.model_validate_json(capsys.readouterr().out)
+    assert said(found, "KM847") == []
+
+
 def test_production_without_evidence_is_an_error_under_strict(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = audit(box, capsys)
     unproved = [item for item in found.findings if item.code == "KM848"]
@@ -166,14 +174,15 @@ def proof(box: Box, name: str) -> dict[str, Any]:
     from sandbox import forget
 
     from kernelmap.registry import load_registry
-    from kernelmap.source_digests import map_source_digest
+    from kernelmap.source_digests import installed_sources, map_source_digest
 
     forget()
     registry = load_registry((box.maps,), shipped=False)
     item = registry.maps[f"toybox_{name}"]
     return {
         "schema_version": 1, "provider": item.id, "contract_digest": registry.contracts[GROUP].digest,
-        "map_digest": item.digest, "source_digest": map_source_digest(item), "corpus_digest": "sha256:0",
+        "map_digest": item.proved_digest, "source_digest": map_source_digest(item),
+        "reference_digest": installed_sources().oracle_digest(registry.contracts[GROUP]), "corpus_digest": "sha256:0",
         "host": "here", "isa_paths": ["portable"], "toolchain": {"python": "3"}, "cases": 1, "worst_error": 0.0,
         "seconds": 1.0, "result": "pass",
     }  # fmt: skip
@@ -213,7 +222,7 @@ def test_one_record_in_every_format(box: Box, capsys: pytest.CaptureFixture[str]
     _, found = audit(box, capsys, "--exclude", "toybox_plain")
     flags = ["audit", str(box.circuit), *box.flags, "--hosts", str(box.host), "--exclude", "toybox_plain"]
     out: dict[str, str] = {}
-    for name in ("text", "md", "sarif"):
+    for name in ("text", "md", "sarif", "html"):
         assert run([*flags, "--format", name]) == 0
         out[name] = capsys.readouterr().out
     assert len(found.findings) > 8
@@ -227,6 +236,8 @@ def test_one_record_in_every_format(box: Box, capsys: pytest.CaptureFixture[str]
             assert item.code in words and item.message in words and " ".join((item.help or "").split()) in words
     for cell in found.cells:
         assert cell.text in out["text"] and cell.text in out["md"]
+    page = json.loads(out["html"].partition('id="record">')[2].partition("</script>")[0])["audit"]
+    assert Audit.model_validate_json(json.dumps({"schema_version": 1, **page})) == shown(found)
 
 
 def test_sarif_of_the_shipped_audit_fits_the_official_schema(capsys: pytest.CaptureFixture[str]) -> None:

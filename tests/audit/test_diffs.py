@@ -95,7 +95,7 @@ def test_two_registries(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
     box.edit(other / "contracts" / f"{GROUP}.json", lambda v: v["arithmetic"].update(accumulator="fp64"))
     flags = ["--circuits", str(box.circuit.parent), "--host", str(box.host)]
     found = differ(capsys, str(box.maps), str(other), *flags)
-    assert kinds(found) == {"contract changed": 1, "candidate added": 1, "candidate removed": 1}
+    assert kinds(found) == {"contract changed": 1, "provider added": 1, "provider removed": 1}
     for name in ("fast", "plain"):
         (other / f"toybox_{name}.json").unlink()
     found = differ(capsys, str(box.maps), str(other), *flags)

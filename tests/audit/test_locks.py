@@ -170,9 +170,25 @@ def test_a_model_file_is_locked_with_its_storage(box: Box, capsys: pytest.Captur
     found = read_lock(path).circuits["qwen35_moe"]
     assert (found.model, found.target) == (str(model), "qwen35_moe")
     assert run(["lock", "--check", "--lock", str(path)]) == 0
+    capsys.readouterr()
+    assert run(["lock", "--check", "--lock", str(path), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"diagnostics": []}, "nothing but JSON"
     profile = box.root / "model.json"
     assert run(["inventory", str(model), "--format", "json"]) == 0
     assert run(["resolve", str(model), "--host", "avx2_2core", "--locked", str(path)]) == 0
     assert run(["resolve", "qwen35_moe", "--host", "avx2_2core", "--locked", str(path)]) == 1
     assert "KM815" in capsys.readouterr().err
     assert not profile.exists()
+
+
+@pytest.mark.parametrize("layers", ["..", "0-", "3-1", "0,0", "1,0", "0-99999999999", "0-99999,0-99999", " 1", "1\n"])
+def test_layers_of_a_lock_are_ranges(box: Box, capsys: pytest.CaptureFixture[str], layers: str) -> None:
+    """Ten billion layers kept a diff busy until memory ran out."""
+    path = lock(box)
+    value = json.loads(path.read_text(encoding="utf-8"))
+    value["circuits"]["toybox"]["choices"]["prefill"]["toybox_host"][0]["layers"] = layers
+    path.write_text(json.dumps(value), encoding="utf-8")
+    capsys.readouterr()
+    assert run(["diff", str(path), str(path), *box.flags]) == 1
+    err = capsys.readouterr().err
+    assert "layers" in err and "KM901" not in err

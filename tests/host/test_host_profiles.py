@@ -88,3 +88,15 @@ def test_wrong_profile(facts: dict[str, object], code: str, part: str, tmp_path:
     (found,) = caught.value.diagnostics
     assert found.code == code
     assert part in found.message
+
+
+@pytest.mark.parametrize("field", ["name", "cpu"])
+@pytest.mark.parametrize("text", ["a\n::error::b", "a\n", "\x1b[31m", "\x85"])
+def test_names_are_on_one_line(tmp_path: Path, field: str, text: str) -> None:
+    """Else a profile could write lines of its own into what is printed, and workflow commands into a log."""
+    value = load_host("avx2_2core").model_dump(mode="json", by_alias=True) | {field: text}
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(value), encoding="utf-8")
+    with pytest.raises(KernelmapError) as caught:
+        load_host(path)
+    assert [item.place.pointer for item in caught.value.diagnostics if item.place] == [f"/{field}"]

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
-import platform
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from kernelmap.certify.corpus import Case, cases_of
 from kernelmap.certify.trial import Fault, Subject
 from kernelmap.errors import Diagnostic, KernelmapError
+from kernelmap.files import write_whole
 from kernelmap.host import load_host
+from kernelmap.map_checks import not_executable
 from kernelmap.models.contract import Contract
 from kernelmap.models.evidence import Evidence
 from kernelmap.models.host import Host
 from kernelmap.models.kernel_map import DimConstraint, KernelMap, Variant
 from kernelmap.registry import Registry
-from kernelmap.source_digests import map_source_digest
+from kernelmap.source_digests import installed_sources, map_source_digest
+from kernelmap.toolchain import toolchain
 
 PATHS: Mapping[str, str | None] = {
     "portable": None,
@@ -53,6 +51,8 @@ def certify(
     Deterministic corpus for a seed. Stops at the first faulty case. Raises KernelmapError if the provider cannot be
     loaded, or if no case fits it.
     """
+    if not item.executable:
+        raise KernelmapError(not_executable(item, registry.sources.get(item.id)))
     started = time.perf_counter()
     contract = registry.contracts[item.selection.equivalence_group]
     paths, missing = isa_paths(item, host)
@@ -77,8 +77,9 @@ def certify(
         schema_ref="../../src/kernelmap/schemas/evidence.schema.json",
         provider=item.id,
         contract_digest=contract.digest,
-        map_digest=item.digest,
+        map_digest=item.proved_digest,
         source_digest=map_source_digest(item),
+        reference_digest=installed_sources().oracle_digest(contract),
         corpus_digest="sha256:" + corpus.hexdigest(),
         host=f"{host.arch} {host.cpu}, {host.cores} cores",
         isa_paths=tuple(paths),
@@ -128,17 +129,6 @@ def isa_paths(item: KernelMap, host: Host) -> tuple[dict[str, tuple[str, ...]], 
     return runs, tuple(missing)
 
 
-def toolchain() -> dict[str, str]:
-    """Versions of what makes the machine code."""
-    found = {"python": platform.python_version(), "numpy": np.__version__}
-    for name in ("numba", "llvmlite", "torch"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def boundary_faults(item: KernelMap, contract: Contract) -> Iterator[str]:
     """Every declared constraint accepts the value just inside and refuses the one just outside."""
     for name, limit in item.constraints.dims.items():
@@ -173,17 +163,5 @@ def write_evidence(evidence: Evidence, folder: Path) -> Path:
     """Writes ``<provider>.json`` whole or not at all. Raises KernelmapError if the folder cannot be written."""
     path = folder / f"{evidence.provider}.json"
     value = evidence.model_dump(mode="json", by_alias=True)
-    temporary = ""
-    try:
-        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False, encoding="utf-8") as file:
-            temporary = file.name
-            file.write(json.dumps(value, indent=2) + "\n")
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-        temporary = ""
-    except OSError as error:
-        raise KernelmapError(Diagnostic("KM562", f"cannot write {path}: {error.strerror or error}")) from None
-    finally:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+    write_whole(json.dumps(value, indent=2) + "\n", path, "KM562")
     return path

@@ -64,7 +64,7 @@ def cases_of(
     fitting = list(_all_dims(contract, item, variant))
     rng.shuffle(fitting)
     made = 0
-    for dims in fitting:
+    for dims in _spread(fitting):
         params = _params(contract, dims, rng)
         if params is None:
             continue
@@ -91,6 +91,23 @@ def cases_of(
         made += 1
         if made == most:
             return
+
+
+def _spread(fitting: list[dict[str, int]]) -> list[dict[str, int]]:
+    """The same dims in another order: first those that bring most sizes that none before had.
+
+    A few cases then reach every size of every dim; drawn at random, they would leave out the most rows now and again,
+    and with them every mistake in what remains of a tile.
+    """
+    chosen: list[dict[str, int]] = []
+    rest, seen = list(fitting), set[tuple[str, int]]()
+    while rest:
+        best = max(range(len(rest)), key=lambda at: len(rest[at].items() - seen))
+        if rest[best].items() <= seen:
+            break
+        seen |= rest[best].items()
+        chosen.append(rest.pop(best))
+    return [*chosen, *rest]
 
 
 def _all_dims(contract: Contract, item: KernelMap, variant: Variant) -> Iterator[dict[str, int]]:

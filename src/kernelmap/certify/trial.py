@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmap.bind import load_function, load_runner
+from kernelmap.bind import Runner, load_function, load_runner
 from kernelmap.certify.corpus import Case, shape_of
 from kernelmap.certify.weights import Array
 from kernelmap.models.contract import Contract, Tolerance
@@ -66,7 +66,7 @@ class Subject:
         faults: list[Fault] = []
         worst = 0.0
         for pattern in PATTERNS:
-            status, outputs, texts = self._call(threads, pattern)
+            status, outputs, texts = self.call(threads, pattern)
             if status != expected[0]:
                 texts.append(f"status {status}, and the oracle says {expected[0]}")
             elif status == 0:
@@ -76,33 +76,59 @@ class Subject:
             faults += [Fault(self.case.label, threads, text) for text in texts]
         return Trial(tuple(dict.fromkeys(faults)), worst)
 
-    def _call(self, threads: int, pattern: int) -> tuple[int, dict[str, Array], list[str]]:
-        case, contract = self.case, self.case.contract
-        inputs = {p.name: _copy(case.arrays[p.name]) for p in contract.inputs}
-        state = {p.name: _copy(case.arrays[p.name]) for p in contract.state}
-        guarded: dict[str, tuple[Array, Array]] = {}
-        outputs: dict[str, Array] = {}
-        for port in contract.outputs:
-            dtype = np.dtype(NUMPY_TYPES[case.spec.dtypes[port.name]])
-            shape = shape_of(port, case.dims)
-            whole, view = _guarded(int(np.prod(shape)) * dtype.itemsize, pattern)
-            guarded[port.name] = (whole, view)
-            outputs[port.name] = view.view(dtype).reshape(shape)
-        scratch = []
-        for item in self.item.scratch:
-            size = item.size_bytes.evaluate({**case.dims, "threads": threads})
-            guarded[item.name] = _guarded(size, pattern)
-            scratch.append(guarded[item.name][1])
+    def call(self, threads: int, pattern: int) -> tuple[int, dict[str, Array], list[str]]:
+        """As `guarded_call`; writes to the raw weights are noticed too."""
+        case = self.case
         before = {name: _copy(array) for name, array in self.weights.items() if isinstance(array, np.ndarray)}
-        status = int(
-            self.run(*inputs.values(), *self.weights.values(), *state.values(), *outputs.values(), *scratch, threads)
+        outputs = {
+            port.name: (np.dtype(NUMPY_TYPES[case.spec.dtypes[port.name]]), shape_of(port, case.dims))
+            for port in case.contract.outputs
+        }
+        status, made, texts = guarded_call(
+            self.run, self.item, case.contract, case.dims, case.arrays, self.weights, outputs, threads, pattern
         )
-        texts = [f"wrote outside {name}" for name, (whole, view) in guarded.items() if not _intact(whole, view)]
-        for name, array in (*before.items(), *((n, case.arrays[n]) for n in inputs)):
-            after = self.weights[name] if name in before else inputs[name]
-            if array is not None and after is not None and array.tobytes() != after.tobytes():
+        for name, array in before.items():
+            if array is not None and array.tobytes() != self.weights[name].tobytes():
                 texts.append(f"wrote to its input {name}")
-        return status, {**outputs, **{n: a for n, a in state.items() if a is not None}}, texts
+        return status, made, texts
+
+
+def guarded_call(
+    run: Runner,
+    item: KernelMap,
+    contract: Contract,
+    dims: Mapping[str, int],
+    given: Mapping[str, Array | None],
+    weights: Mapping[str, Any],
+    outputs: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]],
+    threads: int,
+    pattern: int,
+) -> tuple[int, dict[str, Array], list[str]]:
+    """Runs a kernel on copies of its inputs and state, with outputs and scratch of its own that hold ``pattern``.
+
+    ``outputs`` is port to dtype and shape. Returns (status, outputs and new state, writes outside of buffers or to an
+    input). Weights are the ones given, not copies.
+    """
+    inputs = {p.name: _copy(given.get(p.name)) for p in contract.inputs}
+    state = {p.name: _copy(given.get(p.name)) for p in contract.state}
+    guarded: dict[str, tuple[Array, Array]] = {}
+    made: dict[str, Array] = {}
+    for name, (dtype, shape) in outputs.items():
+        whole, view = _guarded(int(np.prod(shape)) * dtype.itemsize, pattern)
+        guarded[name] = (whole, view)
+        made[name] = view.view(dtype).reshape(shape)
+    scratch = []
+    for entry in item.scratch:
+        guarded[entry.name] = _guarded(entry.size_bytes.evaluate({**dims, "threads": threads}), pattern)
+        scratch.append(guarded[entry.name][1])
+    stored = [weights.get(p.name) for p in contract.weights]
+    status = int(run(*inputs.values(), *stored, *state.values(), *made.values(), *scratch, threads))
+    texts = [f"wrote outside {name}" for name, (whole, view) in guarded.items() if not _intact(whole, view)]
+    for name, after in inputs.items():
+        array = given.get(name)
+        if array is not None and after is not None and array.tobytes() != after.tobytes():
+            texts.append(f"wrote to its input {name}")
+    return status, {**made, **{n: a for n, a in state.items() if a is not None}}, texts
 
 
 def compare(contract: Contract, expected: Mapping[str, Array], actual: Mapping[str, Array]) -> tuple[float, list[str]]:
@@ -114,11 +140,11 @@ def compare(contract: Contract, expected: Mapping[str, Array], actual: Mapping[s
         if want.dtype != have.dtype or want.shape != have.shape:
             texts.append(f"{name} is {have.dtype} {list(have.shape)}, and the oracle's {want.dtype} {list(want.shape)}")
             continue
-        error = _largest(want, have)
+        error = largest(want, have)
         worst = max(worst, error)
         rule = contract.equivalence
         if isinstance(rule, Tolerance):
-            if not np.allclose(_plain(have), _plain(want), rtol=rule.rtol, atol=rule.atol, equal_nan=True):
+            if not np.allclose(plain(have), plain(want), rtol=rule.rtol, atol=rule.atol, equal_nan=True):
                 texts.append(f"{name} is beyond the tolerance, by up to {error:.3g}")
         elif want.tobytes() != have.tobytes():
             bytes_want = np.ascontiguousarray(want).view(np.uint8).reshape(want.size, -1)
@@ -128,7 +154,7 @@ def compare(contract: Contract, expected: Mapping[str, Array], actual: Mapping[s
     return worst, texts
 
 
-def _plain(array: Array) -> Array:
+def plain(array: Array) -> Array:
     """Values as fp64; uint16 arrays are bf16 bit patterns."""
     if array.dtype == np.uint16:
         return (array.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
@@ -136,12 +162,13 @@ def _plain(array: Array) -> Array:
         return array.astype(np.float64)
 
 
-def _largest(want: Array, have: Array) -> float:
+def largest(want: Array, have: Array) -> float:
+    """Largest absolute difference of two arrays of one shape; inf where one alone is not finite."""
     if want.size == 0:
         return 0.0
     with np.errstate(invalid="ignore", over="ignore"):
-        difference = np.abs(_plain(have) - _plain(want))
-    same = (want == have) | (np.isnan(_plain(want)) & np.isnan(_plain(have)))
+        difference = np.abs(plain(have) - plain(want))
+    same = (want == have) | (np.isnan(plain(want)) & np.isnan(plain(have)))
     return float(np.max(np.where(same, 0.0, np.where(np.isfinite(difference), difference, np.inf))))
 
 

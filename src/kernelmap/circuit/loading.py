@@ -8,14 +8,14 @@ from pathlib import Path
 
 from kernelmap.circuit.elaborate import try_elaborate
 from kernelmap.circuit.storage import reference_inventory
-from kernelmap.errors import Diagnostic, KernelmapError, nearest
+from kernelmap.errors import Diagnostic, KernelmapError, Place, nearest
 from kernelmap.expressions import Predicate, ScalarExpr
 from kernelmap.jsonsource import JsonSource, read_json
 from kernelmap.models.circuit import Circuit, Op, ParamExpr
 from kernelmap.models.contract import Contract
 from kernelmap.models.kernel_map import KernelMap
 from kernelmap.models.loading import validate
-from kernelmap.sources import json_files, shipped_circuits
+from kernelmap.sources import json_files, provider_packages, shipped_circuits
 from kernelmap.templates import TemplateError, holes
 
 
@@ -28,9 +28,21 @@ class CircuitFile:
 
 
 def circuit_paths(extra: Sequence[Path] = ()) -> dict[str, Path]:
-    """Circuit name to file: the shipped ones, then those of ``extra`` folders (which win)."""
-    found: dict[str, Path] = {}
-    for folder in (shipped_circuits(), *extra):
+    """Circuit name to file: the shipped ones, those of provider packages, then those of ``extra`` folders (which win).
+
+    Raises KernelmapError if a package takes the name of a circuit that is there: installing one must not change plans.
+    """
+    found = {path.stem: path for path in json_files(shipped_circuits())}
+    clashes: list[Diagnostic] = []
+    for package in provider_packages():
+        for path in json_files(package.folder / "circuits") if package.folder is not None else ():
+            first = found.setdefault(path.stem, path)
+            if first.resolve() != path.resolve():
+                message = f"circuit {path.stem!r} is declared twice"
+                clashes.append(Diagnostic("KM201", message, place=Place(str(path)), help=f"the first is in {first}"))
+    if clashes:
+        raise KernelmapError(clashes)
+    for folder in extra:
         found.update({path.stem: path for path in json_files(folder)})
     return found
 

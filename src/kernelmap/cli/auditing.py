@@ -54,14 +54,14 @@ def lock(
     registry = options.registry_of(maps)
     given = options.policy_of(registry, policy, route, pin, exclude, evidence, option)
     if file is not None:
-        return _check(file, registry, given, model, circuits)
+        return _check(file, registry, given, model, circuits, output)
     assert written is not None
     maker = LockMaker(registry, SourceTree(provider_packages()), given)
     hosts = [lock_host(name) for name in host or (None,)]
     if model is not None and not targets:
-        chosen = [_target(str(model), None, circuits)]
+        chosen = [target_of(str(model), None, circuits)]
     else:
-        chosen = [_target(name, model, circuits) for name in targets or circuit_paths(tuple(circuits or ()))]
+        chosen = [target_of(name, model, circuits) for name in targets or circuit_paths(tuple(circuits or ()))]
     for target in chosen:
         maker.resolve(target, hosts)
     if maker.problems:
@@ -94,7 +94,8 @@ def lock_host(profile: str | None) -> LockHost:
     return LockHost(options.host_of(profile), profile)
 
 
-def _target(name: str, model: Path | None, circuits: list[Path] | None) -> Target:
+def target_of(name: str, model: Path | None, circuits: list[Path] | None) -> Target:
+    """A circuit by name or path, or of a model file, with its storage facts."""
     about = options.subject(name, model, circuits)
     if about.storage != "model file":
         return Target(name, about.circuit, about.inventory)
@@ -103,7 +104,9 @@ def _target(name: str, model: Path | None, circuits: list[Path] | None) -> Targe
     )
 
 
-def _check(file: Path, registry: Registry, given: Policy, model: Path | None, circuits: list[Path] | None) -> int:
+def _check(
+    file: Path, registry: Registry, given: Policy, model: Path | None, circuits: list[Path] | None, output: Format
+) -> int:
     before = read_lock(file)
     maker = LockMaker(registry, SourceTree(provider_packages()), locked_policy(before, given))
     problems: list[Diagnostic] = []
@@ -120,7 +123,7 @@ def _check(file: Path, registry: Registry, given: Policy, model: Path | None, ci
     now = maker.lock(complete=before.complete, groups=before.contracts)
     diff = compare(before, now, (str(file), "now"))
     problems += diagnostics(diff, help=_MEANT)
-    if not problems:
+    if not problems and output is not Format.JSON:
         emit(f"{file}: no drift: {_counted(before)}")
     return report(problems)
 
@@ -141,7 +144,7 @@ def _targets(
     for word, locked_model in words.items():
         storage = Path(locked_model) if locked_model is not None else None
         try:
-            yield _target(word, (model or storage) if storage is not None else None, circuits)
+            yield target_of(word, (model or storage) if storage is not None else None, circuits)
         except KernelmapError as error:
             problems += error.diagnostics
 
@@ -233,13 +236,17 @@ def audit(
     names = [name for word in hosts or profile_names() for name in word.split(",")]
     machines = [options.host_of(name) for name in dict.fromkeys(names)]
     words = targets or ([str(model)] if model is not None else [*circuit_paths(tuple(circuits or ()))])
-    chosen = [_target(name, model if targets else None, circuits) for name in words]
+    chosen = [target_of(name, model if targets else None, circuits) for name in words]
     whole = not targets and model is None
     found = run_audit(chosen, machines, registry, given, whole=whole, strict=strict)
     if output is Format.JSON:
         emit_json(found.record.model_dump(mode="json", by_alias=True, exclude={"schema_ref"}))
     elif output is Format.SARIF:
         emit_json(sarif(found.findings))
+    elif output is Format.HTML:
+        from kernelmap.report.page import audit_html
+
+        emit(audit_html(found.record))
     else:
         emit(audit_markdown(found.record) if output is Format.MD else audit_text(found.record))
     stops = (Severity.ERROR, Severity.WARNING) if strict else (Severity.ERROR,)

@@ -54,7 +54,8 @@ def _row(item: KernelMap) -> dict[str, object]:
 
 
 def _ladder(group: str, registry: Registry) -> str:
-    lines = [f"{group}  ({registry.contracts[group].op})"]
+    title = f"{group}  ({registry.contracts[group].op})"
+    lines = [title if len(title) <= 80 else f"{group}\n    ({registry.contracts[group].op})"]
     for item in registry.ladders.get(group, ()):
         picked = item.selection
         phases = ",".join(phase.value for phase in picked.phases)
@@ -98,7 +99,11 @@ def show(
 
 def schema(
     name: Annotated[
-        str, typer.Argument(help="contract, kernel_map, circuit, inventory, host, policy, plan, evidence.")
+        str,
+        typer.Argument(
+            help="contract, kernel_map, circuit, inventory, host, policy, plan, evidence, lock, diff, audit, report, "
+            "bench, shadow, capture, bisection, foreign_import, foreign_audit."
+        ),
     ],
     output: options.FormatOption = Format.TEXT,
 ) -> int:

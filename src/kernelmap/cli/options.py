@@ -36,7 +36,8 @@ def _formats(*allowed: Format) -> Any:
 FormatOption = Annotated[Format, _formats(Format.TEXT, Format.JSON, Format.GITHUB)]
 CheckFormatOption = Annotated[Format, _formats(Format.TEXT, Format.JSON, Format.GITHUB, Format.SARIF)]
 DiffFormatOption = Annotated[Format, _formats(Format.TEXT, Format.JSON, Format.GITHUB, Format.MD)]
-AuditFormatOption = Annotated[Format, _formats(Format.TEXT, Format.JSON, Format.SARIF, Format.MD)]
+AuditFormatOption = Annotated[Format, _formats(Format.TEXT, Format.JSON, Format.SARIF, Format.MD, Format.HTML)]
+ReportFormatOption = Annotated[Format, _formats(Format.HTML, Format.JSON)]
 MapsOption = Annotated[
     list[Path] | None, typer.Option("--maps", metavar="DIR", help="A further folder of maps (repeatable).")
 ]
@@ -65,6 +66,9 @@ EvidenceOption = Annotated[
 ]
 SettingOption = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the circuit (repeatable).")
+]
+LockedOption = Annotated[
+    Path | None, typer.Option("--locked", metavar="FILE", help="Take its policy, and refuse any drift from it.")
 ]
 PhaseOption = Annotated[
     list[str] | None, typer.Option("--phase", metavar="PHASE", help="Show only this phase (repeatable).")

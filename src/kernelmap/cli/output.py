@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -23,9 +24,12 @@ class Format(StrEnum):
     GITHUB = "github"
     SARIF = "sarif"
     MD = "md"
+    HTML = "html"
 
 
 _chosen = Format.TEXT
+_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What moves the cursor, colours or reorders a line, or is no UTF-8: names and texts of files may have it."""
 
 
 def choose(output: Format) -> None:
@@ -34,8 +38,14 @@ def choose(output: Format) -> None:
     _chosen = output
 
 
+def harmless(text: str) -> str:
+    """A text that a terminal shows as it stands: control characters and lone surrogates as ``\\u001b``, as in JSON."""
+    return _HARMFUL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def emit(text: str) -> None:
     """Prints to standard output."""
+    text = harmless(text)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
@@ -62,3 +72,8 @@ def report(diagnostics: Sequence[Diagnostic], *, strict: bool = False) -> int:
 
 def _colour() -> bool:
     return sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def plain_output() -> bool:
+    """Whether standard output takes no colours."""
+    return not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"

@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelmap.cli import options
+from kernelmap.cli import options, watching
+from kernelmap.cli.auditing import refuse_drift
 from kernelmap.cli.output import CLEAN, Format, emit, emit_json
 from kernelmap.decision_text import WIDTH, plan_text
 from kernelmap.errors import Diagnostic, KernelmapError
+from kernelmap.lock import locked_policy, read_lock
 from kernelmap.resolver import resolve
 from kernelmap.vocabulary import Phase
 
 if TYPE_CHECKING:
+    from kernelmap.circuit.instances import Elaborated
+    from kernelmap.models.plan import Plan
+    from kernelmap.models.policy import Policy
     from kernelmap.recorded import Comparison, Recording
     from kernelmap.session import Array, Session
 
@@ -27,10 +32,19 @@ def run(
     inputs: Annotated[
         Path | None, typer.Option("--inputs", metavar="NPZ", help="Recorded activations to feed.")
     ] = None,
-    tokens: Annotated[int, typer.Option("--tokens", help="Rows of seeded random input without --inputs.", min=1)] = 16,
+    tokens: Annotated[
+        int, typer.Option("--tokens", help="Rows of seeded random input without --inputs.", min=1, max=2**20)
+    ] = 16,
     save: Annotated[Path | None, typer.Option("--save", metavar="NPZ", help="Save every output (atomically).")] = None,
     threads: Annotated[int | None, typer.Option("--threads", help="Kernel threads; else all cores.", min=1)] = None,
     repeat: Annotated[int, typer.Option("--repeat", help="Timed calls after the first.", min=1)] = 3,
+    locked: options.LockedOption = None,
+    shadow: watching.ShadowOption = None,
+    shadow_budget: watching.BudgetOption = 0,
+    on_divergence: watching.DivergenceOption = "record",
+    shadow_output: watching.EvidenceFileOption = None,
+    capture: watching.CaptureOption = None,
+    capture_dir: watching.CaptureFolderOption = None,
     model: options.ModelOption = None,
     phase: options.PhaseOption = None,
     route: options.RouteOption = None,
@@ -45,8 +59,12 @@ def run(
 ) -> int:
     """Resolve, show the plan, bind, run, and compare with recorded outputs where there are any."""
     shown = options.phases_of(phase)
+    watch = watching.Watch(shadow, shadow_budget, on_divergence, shadow_output, capture, capture_dir)
     registry = options.registry_of(maps)
     chosen = options.policy_of(registry, policy, route, pin, exclude, evidence, option)
+    before = read_lock(locked) if locked is not None else None
+    if before is not None:
+        chosen = locked_policy(before, chosen)
     about = options.subject(target, model, circuits)
     if about.storage != "model file":
         help = "kernelmap run MODEL.gguf, or kernelmap run CIRCUIT --model MODEL.gguf"
@@ -58,6 +76,9 @@ def run(
         recording = Recording(inputs)  # before anything slow: a wrong file is told at once
     host = options.host_of(None)
     plan = resolve(about.circuit.circuit, about.circuit.source, about.inventory, registry, host, chosen)
+    if before is not None:
+        refuse_drift(before, plan, about, registry, None, chosen)
+    watch.plan(plan, about, registry, host)
     if output is not Format.JSON:
         emit(plan_text(plan, storage=about.storage, phases=shown))
 
@@ -68,29 +89,42 @@ def run(
 
     with bar("bind") as progress:
         started = time.perf_counter()
-        bound = bind(plan, about.circuit, registry, about.inventory, host=host, progress=progress)
+        bound = bind(plan, about.circuit, registry, about.inventory, host=host, environ=_environ(chosen),
+                     progress=progress)  # fmt: skip
         bind_seconds = time.perf_counter() - started
-    session = Session(bound, threads=threads or len(os.sched_getaffinity(0)))
+    count = threads or len(os.sched_getaffinity(0))
     results: list[PhaseResult] = []
-    saved: dict[str, Any] = {}
-    for step in (Phase.PREFILL, Phase.DECODE):
-        if step not in plan.phases or (shown and step.value not in shown):
-            continue
-        if recording is not None and not recording.has_phase(step):
-            continue
-        result = _phase(session, step, recording, tokens, repeat)
-        results.append(result)
-        saved |= {f"{step.value}/{name}": array for name, array in result.outputs.items()}
-    session.check_counters()
+    with watch.over(bound, count) as probe:
+        session = Session(bound, threads=count, probe=probe)
+        for step in steps_of(plan, shown, recording):
+            results.append(_phase(session, step, recording, tokens, repeat))
+        session.check_counters()
+    saved = {f"{item.phase.value}/{name}": array for item in results for name, array in item.outputs.items()}
     if save is not None:
         save_arrays(save, saved)
     if output is Format.JSON:
-        emit_json(_value(plan.digest, bind_seconds, session, results))
-    else:
-        emit(_text(bind_seconds, session, results))
-        if save is not None:
-            emit(f"saved {len(saved)} arrays to {save}")
-    return CLEAN
+        emit_json({**_value(plan.digest, bind_seconds, session, results), **watch.value()})
+        return watch.code
+    emit(_text(bind_seconds, session, results))
+    if save is not None:
+        emit(f"saved {len(saved)} arrays to {save}")
+    return watch.tell()
+
+
+def _environ(policy: Policy) -> dict[str, str]:
+    """The environment with the kill switches of the policy: a policy file may set them, too."""
+    return {**os.environ, **dict.fromkeys(policy.kill_switches, "1")}
+
+
+def steps_of(plan: Plan, shown: tuple[str, ...], recording: Recording | None) -> tuple[Phase, ...]:
+    """The phases to call: those of the plan that were asked for and, with a recording, recorded."""
+    return tuple(
+        step
+        for step in (Phase.PREFILL, Phase.DECODE)
+        if step in plan.phases
+        and not (shown and step.value not in shown)
+        and (recording is None or recording.has_phase(step))
+    )
 
 
 def warm(
@@ -117,7 +151,8 @@ def warm(
 
     with bar("compile") as progress:
         started = time.perf_counter()
-        done = warm_plan(plan, about.circuit, registry, about.inventory, host=host, progress=progress)
+        done = warm_plan(plan, about.circuit, registry, about.inventory, host=host, environ=_environ(chosen),
+                         progress=progress)  # fmt: skip
         seconds = time.perf_counter() - started
     if output is Format.JSON:
         rows = [{"provider": w.provider, "variant": w.variant, "seconds": w.seconds} for w in done]
@@ -143,23 +178,34 @@ class PhaseResult:
         return self.times[len(self.times) // 2]
 
 
-def _phase(session: Session, phase: Phase, recording: Recording | None, tokens: int, repeat: int) -> PhaseResult:
-    from kernelmap.cli.progress import bar
+def given_of(
+    elaborated: Elaborated, phase: Phase, recording: Recording | None, tokens: int
+) -> dict[str, Array]:  # fmt: skip
+    """What to feed a phase: what was recorded, else seeded random values of ``tokens`` rows (decode: one)."""
     from kernelmap.recorded import random_inputs
 
+    if recording is not None:
+        return recording.inputs(elaborated, phase)
+    return random_inputs(elaborated, tokens if phase is Phase.PREFILL else 1)
+
+
+def _phase(session: Session, phase: Phase, recording: Recording | None, tokens: int, repeat: int) -> PhaseResult:
+    from kernelmap.cli.progress import bar
+
     elaborated = session.bound.elaborated
-    rows = tokens if phase is Phase.PREFILL else 1
-    given = recording.inputs(elaborated, phase) if recording is not None else random_inputs(elaborated, rows)
+    given = given_of(elaborated, phase, recording, tokens)
     call = session.prefill if phase is Phase.PREFILL else session.decode
     with bar(f"{phase.value} (first call compiles)") as observer:
         started = time.perf_counter()
         outputs = call(given, observer)
         first = time.perf_counter() - started
     times = []
+    probe, session.probe = session.probe, None  # timed calls are production alone
     for _ in range(repeat):
         started = time.perf_counter()
         outputs = call(given)
         times.append(time.perf_counter() - started)
+    session.probe = probe
     result = PhaseResult(phase, max((len(array) for array in given.values()), default=0), first, times)
     result.outputs = outputs
     if recording is not None:
@@ -171,10 +217,10 @@ def _text(bind_seconds: float, session: Session, results: list[PhaseResult]) -> 
     lines = [f"bound in {bind_seconds:.2f} s, {session.threads} threads"]
     for result in results:
         per_op = _op_seconds(session, result.phase)
+        rows = f"{result.rows} row{'' if result.rows == 1 else 's'}"
         lines.append("")
         lines.append(
-            f"{result.phase.value}: {result.rows} rows  {result.median * 1e3:.2f} ms a call (median)"
-            f"  first {result.first:.2f} s"
+            f"{result.phase.value}: {rows}  {result.median * 1e3:.2f} ms a call (median)  first {result.first:.2f} s"
         )
         lines.append("  per op, all layers, least over calls")
         for (name, provider, variant), seconds in per_op.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -32,9 +31,7 @@ def resolve(
     policy: options.PolicyOption = None,
     maps: options.MapsOption = None,
     circuits: options.CircuitsOption = None,
-    locked: Annotated[
-        Path | None, typer.Option("--locked", metavar="FILE", help="Take its policy, and refuse any drift from it.")
-    ] = None,
+    locked: options.LockedOption = None,
     output: options.FormatOption = Format.TEXT,
 ) -> int:
     """Bind every op of a circuit to one provider, or refuse."""

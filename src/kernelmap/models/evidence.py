@@ -17,6 +17,7 @@ class Evidence(FileModel):
     contract_digest: str
     map_digest: str
     source_digest: str
+    reference_digest: str = Field(description="Digest of the transitive sources of the contract's reference.")
     corpus_digest: str
     host: Text
     isa_paths: tuple[str, ...] = Field(description="ISA paths that ran.")

@@ -11,7 +11,8 @@ from kernelmap.errors import nearest
 from kernelmap.models.base import FileModel, StrictModel, Text
 from kernelmap.vocabulary import ISA_FEATURES
 
-HostName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+_ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f]*$"
+HostName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=_ONE_LINE)]
 Bytes = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -28,7 +29,9 @@ class Host(FileModel):
 
     name: HostName
     arch: Literal["x86_64", "aarch64", "other"] = Field(description="Instruction set; other has no ISA features.")
-    cpu: str = Field(max_length=100, description="LLVM's name of the CPU; generic where it is not known.")
+    cpu: str = Field(
+        max_length=100, pattern=_ONE_LINE, description="LLVM's name of the CPU; generic where it is not known."
+    )
     isa: tuple[str, ...] = Field(description="ISA features by LLVM's names, sorted.")
     cores: int = Field(ge=1, description="Physical cores that this process may use.")
     threads: int = Field(ge=1, description="Hardware threads that this process may use.")

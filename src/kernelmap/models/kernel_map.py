@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from kernelmap.expressions import SizeExpr
@@ -22,6 +22,7 @@ from kernelmap.models.base import (
     content,
     digest,
 )
+from kernelmap.models.foreign import Foreign
 from kernelmap.vocabulary import ISA_FEATURES, Device, Phase, Status
 
 _GUARD = re.compile(r"^([A-Z][A-Za-z0-9_]*)_(min|max)$")
@@ -155,12 +156,22 @@ class Variant(StrictModel):
         return all(dims[dim] >= bound if side == "min" else dims[dim] <= bound for dim, side, bound in self.guards)
 
 
+def _impl_schema(schema: dict[str, Any]) -> None:
+    """Says in the JSON Schema what `Impl` checks: a foreign provider has no code here, and all others have."""
+    none = {"properties": {"function": {"type": "null"}, "variants": {"maxItems": 0}}}
+    some = {"required": ["function", "variants"], "properties": {"function": {"type": "string"},
+            "variants": {"minItems": 1}}}  # fmt: skip
+    schema |= {"if": {"properties": {"backend": {"const": "foreign"}}}, "then": none, "else": some}
+
+
 class Impl(StrictModel):
-    """Where the code is."""
+    """Where the code is. The backend ``foreign`` has none here: no function, no variants, nothing that could run."""
+
+    model_config = ConfigDict(json_schema_extra=_impl_schema)
 
     backend: Literal["numba", "torch", "numpy", "foreign"]
-    function: FunctionPath
-    variants: tuple[Variant, ...] = Field(min_length=1)
+    function: FunctionPath | None = None
+    variants: tuple[Variant, ...] = ()
 
     @cached_property
     def by_name(self) -> Mapping[str, Variant]:
@@ -174,6 +185,14 @@ class Impl(StrictModel):
 
     @model_validator(mode="after")
     def _one_base(self) -> Impl:
+        if self.backend == "foreign":
+            if self.function is not None or self.variants:
+                raise PydanticCustomError("impl_foreign", "a foreign provider has neither function nor variants here")
+            return self
+        if self.function is None:
+            raise PydanticCustomError("impl_function", "the function is missing")
+        if not self.variants:
+            raise PydanticCustomError("impl_variants", "at least one variant is needed")
         if len({variant.name for variant in self.variants}) != len(self.variants):
             raise PydanticCustomError("variant_repeat", "two variants have the same name")
         if sum(variant.is_base for variant in self.variants) != 1:
@@ -210,10 +229,32 @@ class KernelMap(FileModel):
     weight_preparation: tuple[WeightPreparation, ...] = ()
     scratch: tuple[Scratch, ...] = ()
     impl: Impl
+    foreign: Foreign | None = Field(default=None, description="What another engine says of a provider of its own.")
     claims: tuple[Claim, ...] = ()
     caveats: tuple[Text, ...] = ()
+
+    @model_validator(mode="after")
+    def _foreign(self) -> KernelMap:
+        if (self.foreign is not None) != (self.impl.backend == "foreign"):
+            raise PydanticCustomError("foreign_backend", "a block foreign and the backend foreign go together")
+        if self.foreign is not None and self.weight_preparation:
+            raise PydanticCustomError("foreign_hook", "a foreign provider names no preparation hook: it would be run")
+        return self
+
+    @property
+    def executable(self) -> bool:
+        """Whether there is code for it here. Foreign providers are shown and compared, and never run."""
+        return self.foreign is None
 
     @cached_property
     def digest(self) -> str:
         """Digest of what the map says, prose and ``$schema`` left out."""
         return digest(content(self, PROSE))
+
+    @cached_property
+    def proved_digest(self) -> str:
+        """Digest of what a certificate or benchmark covers: as `digest`, without the status, which decides whether the
+        provider may run and changes nothing in what it does."""
+        value = content(self, PROSE)
+        value["selection"].pop("status", None)
+        return digest(value)

@@ -4,22 +4,43 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, StringConstraints
+from pydantic_core import PydanticCustomError
 
 from kernelmap.models.base import FileModel, Identifier, PortName, StrictModel, Text
+from kernelmap.models.host import HostName
 from kernelmap.models.policy import Policy
 from kernelmap.vocabulary import Phase, Status
 
 SCHEMA_NAME = "urn:kernelmap:schema:lock:1"
 
 
+def _ascending(text: str) -> str:
+    """Ranges that ascend name each layer once: nobody who goes through them is kept for long."""
+    before = -1
+    for part in text.split(",") if text else ():
+        first, _, last = part.partition("-")
+        if not before < int(first) <= int(last or first):
+            raise PydanticCustomError("layers", "layers are named once each, in ascending order")
+        before = int(last or first)
+    return text
+
+
+Layers = Annotated[
+    str,
+    StringConstraints(pattern=r"^([0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*)?$", max_length=10_000),
+    AfterValidator(_ascending),
+]
+"""Such as 0-3,7."""
+
+
 class LockedChoice(StrictModel):
     """What was decided for an op in some layers, in one phase on one host; ``provider`` None is a hole."""
 
     op: PortName
-    layers: str = Field(description="Such as 0-3,7; empty for header, footer and init.")
+    layers: Layers = Field(description="Such as 0-3,7; empty for header, footer and init.")
     group: Identifier
     provider: Identifier | None = None
     variants: tuple[PortName, ...] = Field(default=(), description="Those that may run, in the order of trial.")
@@ -72,7 +93,7 @@ class Lock(FileModel):
     schema_version: Literal[1] = 1
     complete: bool = Field(description="Whether all circuits were locked: then a new one is a drift.")
     policy: Policy
-    hosts: Mapping[str, LockedHost]
+    hosts: Mapping[HostName, LockedHost]
     contracts: Mapping[Identifier, LockedContract]
     maps: Mapping[Identifier, LockedMap]
     circuits: Mapping[Identifier, LockedCircuit]

@@ -5,8 +5,10 @@ from types import MappingProxyType
 
 from kernelmap.rules import (
     auditing,
+    benching,
     binding,
     circuits,
+    foreign,
     hosts,
     inventory,
     json_files,
@@ -14,11 +16,27 @@ from kernelmap.rules import (
     registry,
     schema,
     selection,
+    tracing,
     usage,
 )
 from kernelmap.rules.rule import Rule
 
-_MODULES = (json_files, schema, registry, circuits, selection, binding, ops, inventory, hosts, auditing, usage)
+_MODULES = (
+    json_files,
+    schema,
+    registry,
+    circuits,
+    selection,
+    binding,
+    tracing,
+    benching,
+    ops,
+    inventory,
+    hosts,
+    auditing,
+    foreign,
+    usage,
+)
 
 
 def _catalogue() -> Mapping[str, Rule]:

@@ -70,6 +70,12 @@ RULES = (
         "A hook refused a weight (a factor that is not finite, an unfit layout) or found no memory for the result.",
         "See the message; to do without the preparation, exclude the provider.",
     ),
+    Rule(
+        "KM513",
+        "foreign provider to be run",
+        "A plan or a command names a provider of another engine, which has no function here; the resolver never selects one.",
+        "Resolve again, or name a provider that has code here.",
+    ),
     Rule("KM520", "threads", "A session has between 1 and 256 threads.", "Give a number in that range."),
     Rule("KM521", "phase not in the plan", "The circuit has no op in this phase.", "Call another phase."),
     Rule(
@@ -104,15 +110,21 @@ RULES = (
     ),
     Rule(
         "KM527",
-        "no memory for the arena",
-        "The machine has not enough memory for outputs and scratch of this call.",
-        "Use fewer rows a call (prefill_chunk).",
+        "no memory",
+        "The machine has not enough memory for outputs and scratch of this call, for state of this capacity, or for a file.",
+        "Use fewer rows a call (prefill_chunk), or less capacity.",
     ),
     Rule(
         "KM528",
         "state is unsure",
         "An earlier call failed after ops may have overwritten part of the state: whatever came next would be wrong.",
         "Reset the session, and feed it from the start.",
+    ),
+    Rule(
+        "KM529",
+        "session is busy",
+        "A session takes one call at a time: its memory and state are its own. Nothing was written.",
+        "Give each thread a session of its own over the same bound plan.",
     ),
     Rule(
         "KM530",

@@ -5,8 +5,8 @@ from kernelmap.rules.rule import Rule
 RULES = (
     Rule(
         "KM201",
-        "map id declared twice",
-        "Two map files declare one id; the plan could not say which ran.",
+        "map or circuit declared twice",
+        "Two map files declare one id, or a provider package has a circuit of a name that is taken; the plan could not say which ran.",
         "Rename one, or leave the folder that shadows the other out of --maps.",
     ),
     Rule(
@@ -159,5 +159,11 @@ RULES = (
         "candidate that no circuit routes",
         "Nothing shipped exercises the candidate.",
         "Route it, promote it, or leave it while it is being proved.",
+    ),
+    Rule(
+        "KM255",
+        "stale certificate",
+        "A certificate is about another contract, map or source than those at hand; audit --strict and promote refuse it.",
+        "Certify the provider anew.",
     ),
 )

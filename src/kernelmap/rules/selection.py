@@ -51,6 +51,12 @@ RULES = (
         "Nothing; to compare, pin or exclude.",
     ),
     Rule(
+        "KM414",
+        "foreign: not executable",
+        "The map describes a provider of another engine, imported to be compared; there is no code of it here.",
+        "Nothing makes it eligible; write a provider of the group instead.",
+    ),
+    Rule(
         "KM450",
         "no provider is eligible",
         "Every provider of the group was refused, each for the reasons listed. Another group is never looked at.",

@@ -34,4 +34,16 @@ RULES = (
         "The file is no map, contract, circuit or other file that kernelmap knows.",
         "Begin it with $schema, or check its keys.",
     ),
+    Rule(
+        "KM906",
+        "nothing to prove",
+        "A conformance suite was asked for a package that is not registered, or that has no provider.",
+        "Register the package (entry point group kernelmap.providers) and give it maps in its folder kernel_maps.",
+    ),
+    Rule(
+        "KM907",
+        "no circuit can be made up",
+        "A circuit is scaffolded from an op's contract with sizes of its own choice; for this contract none fit, or its ops do not stand alone.",
+        "Write the circuit by hand: copy a shipped one and replace its ops.",
+    ),
 )

@@ -1,16 +1,24 @@
-"""Scaffolding: a map and a provider file that pass ``check`` and conformance from the start."""
+"""``new provider``: a map and a provider file that pass ``check`` and conformance from the start."""
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmap.errors import Diagnostic, KernelmapError, nearest
 from kernelmap.models.contract import Contract
 from kernelmap.registry import Registry
-from kernelmap.sources import provider_packages, shipped_maps
+from kernelmap.scaffold.files import (
+    OURS,
+    check_id,
+    contract_of,
+    folder_for,
+    json_text,
+    package_folder,
+    refuse_taken,
+    schema_reference,
+    write_all,
+)
+from kernelmap.sources import shipped_maps
 
 _PROVIDER = '''"""{summary}
 
@@ -65,51 +73,17 @@ def new_provider(
 
     Raises KernelmapError for an unknown group, a taken or malformed id, and places that cannot be written.
     """
-    contract = registry.contracts.get(group)
-    if contract is None:
-        near = nearest(group, registry.contracts)
-        raise KernelmapError(Diagnostic("KM451", f"no group is called {group!r}", near=near))
-    if not id.isidentifier() or not id.islower():
-        raise KernelmapError(Diagnostic("KM105", f"id {id!r}: lower case, digits and underscores"))
-    name, folder = _package(package)
-    map_folder = maps or (shipped_maps() if name == "kernelmap_providers" else folder / "kernel_maps")
+    contract = contract_of(group, registry)
+    check_id(id, "id")
+    name, folder = package_folder(package)
+    map_folder = folder_for(maps, shipped_maps() if name == OURS else folder / "kernel_maps")
     map_path, provider_path = map_folder / f"{id}.json", folder / f"{id}.py"
-    taken = [path for path in (map_path, provider_path) if path.exists()]
-    if taken or id in registry.maps:
-        places = ", ".join(map(str, taken)) or registry.sources[id].name
-        raise KernelmapError(Diagnostic("KM903", f"{id} exists already: {places}", help="nothing was written"))
-    written: list[Path] = []
-    try:
-        for path, text in (
-            (provider_path, _provider_text(id, contract)),
-            (map_path, _map_text(id, name, contract, registry)),
-        ):
-            _write_new(path, text)
-            written.append(path)
-    except OSError as error:
-        for path in written:
-            path.unlink(missing_ok=True)
-        message = f"cannot write {error.filename}: {error.strerror}"
-        raise KernelmapError(Diagnostic("KM904", message, help="give --package and --maps of your own")) from None
+    refuse_taken(id, (map_path, provider_path), registry.sources[id].name if id in registry.maps else "")
+    reference = schema_reference("kernel_map", map_path, name)
+    write_all(
+        {provider_path: _provider_text(id, contract), map_path: _map_text(id, name, contract, registry, reference)}
+    )
     return Scaffold(map_path, provider_path)
-
-
-def _package(package: str | None) -> tuple[str, Path]:
-    known = {item.name: item for item in provider_packages()}
-    name = package or "kernelmap_providers"
-    found = known.get(name)
-    if found is None or found.folder is None:
-        help = f"registered packages: {', '.join(known)}"
-        message = f"{name!r} is no registered provider package"
-        raise KernelmapError(Diagnostic("KM904", message, near=nearest(name, known), help=help))
-    return name, found.folder
-
-
-def _write_new(path: Path, text: str) -> None:
-    """Writes a file that must not exist yet."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 def _provider_text(id: str, contract: Contract) -> str:
@@ -129,12 +103,12 @@ def _provider_text(id: str, contract: Contract) -> str:
     )
 
 
-def _map_text(id: str, package: str, contract: Contract, registry: Registry) -> str:
+def _map_text(id: str, package: str, contract: Contract, registry: Registry, reference: dict[str, str]) -> str:
     ladder = registry.ladders.get(contract.equivalence_group, ())
     priority = max((item.selection.priority for item in ladder), default=95) + 5
     phases = sorted({phase.value for item in ladder for phase in item.selection.phases}) or ["decode", "prefill"]
     value = {
-        "$schema": "../src/kernelmap/schemas/kernel_map.schema.json",
+        **reference,
         "schema_version": 1,
         "id": id,
         "op": contract.op,
@@ -148,4 +122,4 @@ def _map_text(id: str, package: str, contract: Contract, registry: Registry) -> 
         "requires": {"device": "cpu", "isa": []},
         "impl": {"backend": "numpy", "function": f"{package}.{id}:{id}", "variants": [{"name": "serial"}]},
     }
-    return json.dumps(value, indent=2) + "\n"
+    return json_text(value)

@@ -1,0 +1,1 @@
+"""Bench records that allowed promotions: ``<provider>.json``, written by ``kernelmap promote``."""

@@ -1,0 +1,1 @@
+"""Benchmarks: the eligible providers of a group side by side, called through bind and session."""

@@ -1,0 +1,1 @@
+"""Reports as one self-contained HTML file: the record (`build`) and its page (`page`)."""
