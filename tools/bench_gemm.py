@@ -36,8 +36,11 @@ from kernelmap_providers.simd.target import host_form
 from limits import limits
 
 FORMATS = ("q4_k", "q5_k", "q6_k", "q8_0", "q5_1", "mxfp4")
+FLOATS = ("fp16", "bf16")
+"""Nothing to pack: one form of ours, by the 8-lane rule."""
 TOKENS = (1, 2, 4, 8, 32, 128, 512)
-SHAPES = {"2048x512": (2048, 512), "512x2048": (512, 2048), "2560x2048": (2560, 2048), "2560x10240": (2560, 10240)}
+SHAPES = {"2048x512": (2048, 512), "512x2048": (512, 2048), "2560x2048": (2560, 2048), "2560x10240": (2560, 10240),
+          "10240x2560": (10240, 2560)}  # fmt: skip
 """K x N: the experts of Qwen3.5-35B-A3B (gate or up, down) and projections of Gemma3-4B."""
 STREAM_BYTES = 160 << 20
 ROUND_SECONDS = 0.02
@@ -56,7 +59,7 @@ class Result:
     streamed: bool
     times: dict[str, float]
     ratio: float
-    """Packed / the faster ggml path."""
+    """Packed, or our form of floats / the faster ggml path."""
     gmacs: float
     weight_gb_per_s: float
 
@@ -73,7 +76,9 @@ class Case:
         self.bound: dict[tuple[str, Phase], list[BoundOp]] = {}
 
     def providers(self, phase: Phase) -> dict[str, str]:
-        """Our forms of a phase: packed, four token rows at a time, one row at a time."""
+        """Our forms of a phase: packed, weights as stored for many tokens, and for one; or that of floats."""
+        if self.name in FLOATS:
+            return {"floats": f"{'gemm_nt' if phase is Phase.PREFILL else 'gemv'}_{self.name}"}
         act = STORAGE[self.name].act
         kind = "gemm" if phase is Phase.PREFILL else "gemv"
         packed = f"{kind}_{self.name}_{act}_packed_x8"
@@ -90,15 +95,16 @@ class Case:
         phase = Phase.PREFILL if len(x) > 1 else Phase.DECODE
         calls: dict[str, list[Call]] = {}
         for form, provider in self.providers(phase).items():
-            at = {"packed": phase, "rows4": Phase.PREFILL, "per_row": Phase.DECODE}[form]
+            at = {"rows4": Phase.PREFILL, "per_row": Phase.DECODE}.get(form, phase)
             if (provider, at) not in self.bound:
                 self.bound[provider, at] = bound_gemm(self.name, self.stored, self.k, provider, at)
             calls[form] = [call_of(op, x, y, threads) for op in self.bound[provider, at]]
         return calls
 
-    def packed_bytes(self) -> int:
-        """Bytes of one packed weight."""
-        return int(next(ops for (name, _), ops in self.bound.items() if "packed" in name)[0].weights["weight"].nbytes)
+    def weight_bytes(self) -> int:
+        """Bytes of one weight as our first form reads it."""
+        form = next(ops for (name, _), ops in self.bound.items() if "packed" in name or self.name in FLOATS)
+        return int(form[0].weights["weight"].nbytes)
 
     def theirs(self, x: npt.NDArray[np.float32], threads: int, keep: list[peer.MatMul]) -> dict[str, list[Call]]:
         """ggml's buffers; graphs go to ``keep``, to be freed by the caller."""
@@ -143,29 +149,33 @@ def bench(case: Case, tokens: int, threads: int, rounds: int) -> Result:
     times = measured(calls, rounds, peer.QUIET_SECONDS if threads > 1 else 0)
     for graph in graphs:
         graph.free()
-    ours, best = times["packed"], min(value for form, value in times.items() if form.startswith("ggml"))
+    ours, best = (
+        times["packed" if "packed" in times else "floats"],
+        min(value for form, value in times.items() if form.startswith("ggml")),
+    )
     return Result(
         case.name, case.k, case.n, tokens, threads, len(case.stored) > 1,
         {form: round(value * 1e6, 2) for form, value in times.items()},
         round(ours / best, 3), round(tokens * case.k * case.n / ours / 1e9, 1),
-        round(case.packed_bytes() / ours / 1e9, 1),
+        round(case.weight_bytes() / ours / 1e9, 1),
     )  # fmt: skip
 
 
 def table(results: list[Result], most: dict[str, Any]) -> Table:
     """The results as people read them."""
     shown = Table(title="ours / the faster ggml path", show_lines=False)
-    for column in ("format", "K x N", "M", "threads", "weights", "ratio", "packed us", "ggml us", "repacked us",
-                   "4 rows / ggml", "per row / ggml", "GMAC/s", "of peak", "GB/s", "of read"):  # fmt: skip
+    for column in ("format", "K x N", "M", "threads", "weights", "ratio", "ours us", "ggml us", "repacked us",
+                   "stored / ggml", "per row / ggml", "GMAC/s", "of peak", "GB/s", "of read"):  # fmt: skip
         shown.add_column(column, justify="right")
     for r in results:
-        times = r.times
+        times, forms = r.times, ("packed" if "packed" in r.times else "floats", "ggml", "ggml_repack")
+        stored = [f"{times[form] / times['ggml']:.2f}" if form in times else "" for form in ("rows4", "per_row")]
+        peak = f"{r.gmacs / (most['gmacs_1'] * r.threads):.0%}" if r.format not in FLOATS else ""
+        read = f"{r.weight_gb_per_s / most[f'read_gb_{min(r.threads, 2)}']:.0%}" if r.streamed else ""
         shown.add_row(
             r.format, f"{r.k}x{r.n}", str(r.tokens), str(r.threads), "streamed" if r.streamed else "in cache",
-            f"{r.ratio:.3f}", f"{times['packed']:.1f}", f"{times['ggml']:.1f}", f"{times.get('ggml_repack', 0):.1f}",
-            f"{times['rows4'] / times['ggml']:.2f}", f"{times['per_row'] / times['ggml']:.2f}", f"{r.gmacs:.0f}",
-            f"{r.gmacs / (most['gmacs_1'] * r.threads):.0%}", f"{r.weight_gb_per_s:.1f}",
-            f"{r.weight_gb_per_s / most[f'read_gb_{min(r.threads, 2)}']:.0%}" if r.streamed else "",
+            f"{r.ratio:.3f}", *(f"{times.get(form, 0):.1f}" for form in forms), *stored, f"{r.gmacs:.0f}", peak,
+            f"{r.weight_gb_per_s:.1f}", read,
         )  # fmt: skip
     return shown
 
@@ -180,7 +190,7 @@ def host() -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--formats", default=",".join(FORMATS), help=f"also {', '.join(FLOATS)}")
     parser.add_argument("--shapes", default="2048x512,512x2048", help=f"known: {', '.join(SHAPES)}; any KxN works")
     parser.add_argument("--tokens", default=",".join(map(str, TOKENS)))
     parser.add_argument("--threads", default="1,2")

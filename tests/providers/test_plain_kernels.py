@@ -13,9 +13,12 @@ from kernelmap_providers import formats
 from kernelmap_providers.elementary import dot_lanes, exp32, sum_lanes, tanh32
 from kernelmap_providers.experts import bucketed, by_token, call, gating, legs
 from kernelmap_providers.experts.prepare import ck_moe_prepare_q4k_gate_up_vnni_x8 as prepare
-from kernelmap_providers.jit.compile import jit
+from kernelmap_providers.jit.compile import jit, native_address
 from kernelmap_providers.reference import elementary as reference
 from kernelmap_providers.reference.refusal import RefusedRow
+from kernelmap_providers.routers import selected, sigmoid, softmax
+from kernelmap_providers.routers.words import TASK_ARGUMENTS
+from kernelmap_providers.simd.static import StaticType
 from kernelmap_providers.simd.target import host_form
 
 Array = np.ndarray[Any, Any]
@@ -193,7 +196,7 @@ def test_nothing_is_compiled_after_the_build() -> None:
     """Writable, read-only and strided arrays all meet code that the builder compiled; formats share the schedules."""
     arrays = routed_arrays()
     Subject(ROUTED, DIMS).call(arrays)
-    Subject(BUCKETED, DIMS).call(arrays, "parallel_ranges", 2)
+    Subject(BUCKETED, DIMS).call(arrays, "parallel_bucketed", 2)
     Subject(SHARED, DIMS).call(shared_arrays())
     kernels = by_token.tokens_task, bucketed.bucketed_task, call.run_task
     before = [len(kernel.signatures) for kernel in (*kernels, legs.dots_entry, legs.quantize_entry)]
@@ -209,7 +212,10 @@ def test_machine_code_holds_no_fused_multiply_add() -> None:
     for kind in gating.PARAMETERS:
         gating.activation_leg(kind)
     legs.stored_leg("fp32", host_form())
-    for kernel in (by_token.tokens_task, gating.activate_entry, legs.dots_entry):
+    routers = softmax.softmax_task, selected.selected_task, sigmoid.sigmoid_task
+    for task in routers:
+        native_address(task, StaticType(()), *TASK_ARGUMENTS)
+    for kernel in (by_token.tokens_task, gating.activate_entry, legs.dots_entry, *routers):
         for signature in kernel.signatures:
             if signature[0].parts[:1] == ("packed",):
                 continue  # tiles are looked at where they are tested
@@ -233,7 +239,7 @@ def test_preparation_takes_what_its_name_says() -> None:
 def test_a_weight_in_another_layout_is_refused() -> None:
     arrays, subject = routed_arrays(), Subject(BUCKETED, DIMS)
     raw = arrays["expert_gate"]
-    run = load_runner(subject.item, subject.contract, subject.spec())
+    run = load_runner(subject.item, subject.contract, subject.spec("parallel_bucketed"))
     gate = subject.prepared("expert_gate", raw)
     down = subject.prepared("expert_down", arrays["expert_down"])
     rest = np.zeros((11, 512), np.float32), np.zeros(1 << 22, np.uint8), 1

@@ -12,8 +12,9 @@ from kernelmap.vocabulary import FORMATS
 from kernelmap_providers.arguments import Array, given
 from kernelmap_providers.experts import bucketed, by_token
 from kernelmap_providers.experts import words as at
-from kernelmap_providers.experts.gating import activation_leg, parameter_words
-from kernelmap_providers.experts.legs import LEG_ARGUMENTS, act_of, packed_leg, quantize_leg, stored_leg
+from kernelmap_providers.experts.gating import GATELESS, activation_leg, parameter_words
+from kernelmap_providers.experts.legs import LEG_ARGUMENTS, act_of, pack_room, packed_leg, quantize_leg, stored_leg
+from kernelmap_providers.experts.sizes import align64, common_sizes
 from kernelmap_providers.jit.compile import compiled, entry, native_address
 from kernelmap_providers.packed.layouts import PACKED_FORMATS
 from kernelmap_providers.packed.weight import PackedWeight
@@ -24,7 +25,6 @@ from kernelmap_providers.simd.target import host_form
 
 SCHEDULES = {
     "tokens": by_token.tokens_task,
-    "parts": by_token.parts_task,
     "bucketed": bucketed.bucketed_task,
 }
 """Schedules by name. None knows a format, and any runs on any legs."""
@@ -53,10 +53,16 @@ class Block:
         outer, inner = spec.dtypes[dots["up"]], spec.dtypes[dots["down"]]
         if "gate" in dots and FORMATS[spec.dtypes[dots["gate"]]].act != FORMATS[outer].act:
             raise ValueError(f"{dots['gate']} and {dots['up']} take different activation formats")
+        if "gate" not in dots and spec.arithmetic["swiglu"] not in GATELESS:
+            raise ValueError(f"activation {spec.arithmetic['swiglu']} takes a gate, and the block has none")
+        if schedule == "bucketed" and any(spec.dtypes[port] == "fp32" for port in dots.values()):
+            schedule = "tokens"  # fp32 rows have no packed form, and sizes that are no multiple of anything
         self.spec, self.dots, self.schedule = spec, dots, schedule
         self.task = native_address(SCHEDULES[schedule], StaticType(()), *LEG_ARGUMENTS)
         self.template = self._template(outer, inner)
+        self.template[at.PACK_BYTES // 8] = self.pack_bytes()
         self.template[at.MERGE // 8], self.template[at.REQUANTIZE // 8] = merge, int(requantize)
+        self.found: dict[str, tuple[Any, tuple[int, int, int]]] = {}
         compiled(run_task, *LEG_ARGUMENTS)
 
     def _template(self, outer: str, inner: str) -> Array:
@@ -107,6 +113,17 @@ class Block:
         expert = weight.strides[0] if weight.ndim == 3 else 0
         return weight, int(weight.ctypes.data), int(expert), int(weight.strides[-2])
 
+    def _found(self, role: str, weight: Any) -> tuple[Any, tuple[int, int, int]]:
+        """`matrix`, remembered for the weight of the last call: a session calls with the same one for ever."""
+        known = self.found.get(role)
+        if known is not None and known[0] is weight:
+            return known
+        kept, *numbers = self.matrix(role, weight)
+        found = kept, (numbers[0], numbers[1], numbers[2])
+        if isinstance(weight, PackedWeight) or kept is weight:  # a copy would not see later changes
+            self.found[role] = weight, found[1]
+        return found
+
     def run(
         self, hidden: Array, output: Array, weights: Mapping[str, Any], workspace: Array, threads: int,
         ports: Mapping[int, Array],
@@ -120,12 +137,14 @@ class Block:
         words = workspace[: at.CALL_BYTES].view(np.int64)
         words[:WORDS] = self.template
         alive: list[Any] = []
-        for offset, array in {at.HIDDEN: hidden, at.OUTPUT: output, **ports}.items():
-            array = array if offset == at.OUTPUT else given(array)
+        words[at.OUTPUT // 8] = output.ctypes.data
+        for offset, array in ((at.HIDDEN, hidden), *ports.items()):
+            flags = array.flags
+            array = array if flags.c_contiguous and flags.aligned else given(array)
             alive.append(array)
             words[offset // 8] = array.ctypes.data
         for role, weight in weights.items():
-            kept, *numbers = self.matrix(role, weight)
+            kept, numbers = self._found(role, weight)
             alive.append(kept)
             first = MATRIX_WORDS[role][0] // 8
             words[first : first + 3] = numbers
@@ -147,18 +166,19 @@ class Block:
         left = workspace.nbytes - at.CALL_BYTES - common
         words[at.WORKER_BYTES // 8] = left // threads // 64 * 64
 
+    def pack_bytes(self) -> int:
+        """Room that each worker of the bucketed schedule has for rows packed as they come."""
+        if self.schedule != "bucketed":
+            return 0
+        stored = ((role, port) for role, port in self.dots.items() if port not in self.spec.prepared)
+        return max((align64(pack_room(self.spec.dtypes[port], self.spec.dims["I" if role == "down" else "H"]))
+                    for role, port in stored), default=0)  # fmt: skip
+
     def common_bytes(self, tokens: int) -> int:
         """Scratch that all threads share."""
-        outer, inner, width = (int(self.template[at_ // 8]) for at_ in (at.OUTER_STRIDE, at.INNER_STRIDE, at.WIDTH))
-        slots, experts = int(self.template[at.SLOTS // 8]), int(self.template[at.EXPERTS // 8])
-        parts: tuple[int, ...] = ()
-        if self.schedule == "bucketed":
-            pairs = tokens * slots
-            parts = (tokens * outer, pairs * inner, 4 * pairs, 4 * pairs, 8 * (experts + 1))
-        elif self.schedule == "parts":
-            parts = (outer, slots * _align64(4 * width), slots * inner)
-        return sum(map(_align64, parts))
-
-
-def _align64(size: int) -> int:
-    return -(-size // 64) * 64
+        if self.schedule != "bucketed":
+            return 0
+        slots, experts, outer, inner = (
+            int(self.template[offset // 8]) for offset in (at.SLOTS, at.EXPERTS, at.OUTER_STRIDE, at.INNER_STRIDE)
+        )
+        return sum(common_sizes(tokens, slots, experts, outer, inner))

@@ -13,12 +13,13 @@ from numba import types
 from kernelmap.vocabulary import FORMATS
 from kernelmap_providers.elementary import ZERO, merge_lanes
 from kernelmap_providers.experts import words as at
+from kernelmap_providers.experts.streaming import STREAM_TOKENS, stream
 from kernelmap_providers.experts.words import word
-from kernelmap_providers.gemm.panels import panel, panel_shape, single
+from kernelmap_providers.gemm.panels import panel, panel_shape
 from kernelmap_providers.gemm.stored import STORED_FORMATS
 from kernelmap_providers.jit.compile import entry, inlined, native_address
 from kernelmap_providers.jit.generic import generic
-from kernelmap_providers.packed.layouts import PACKED_FORMATS
+from kernelmap_providers.packed.layouts import PACKED_FORMATS, PACKED_OF, pack_groups
 from kernelmap_providers.quantize.layouts import ACT_LAYOUTS
 from kernelmap_providers.quantize.rows import quantize_blocks
 from kernelmap_providers.simd import kernel, ops
@@ -29,6 +30,10 @@ from kernelmap_providers.simd.target import FORMS, Form
 from kernelmap_providers.simd.vectors import F32X8
 
 LEG_ARGUMENTS = (types.int64,) * 4
+PACKED_GROUPS = 4
+"""Groups of eight rows that are packed at once: two vectors of 16 lanes. The maps' scratch counts them."""
+PACK_FROM = 5
+"""Tokens from which packing rows as they come pays (``gemm.unpacked.REPACK_FROM``)."""
 
 
 def act_of(weight: str) -> tuple[int, int]:
@@ -47,12 +52,20 @@ def quantize_leg(weight: str) -> int:
 
 
 def stored_leg(weight: str, form: Form) -> int:
-    """Address of the dots with rows as stored. Raises ValueError for a format without a leg."""
-    if weight == "fp32":
-        return native_address(dots_entry, StaticType(("rows", "fp32", form.name)), *LEG_ARGUMENTS)
-    if weight not in STORED_FORMATS:
+    """Address of the dots with rows as stored. Raises ValueError for a format without a leg.
+
+    Many tokens meet rows that are packed as they come, where the schedule gives room for them (`pack_room`).
+    """
+    if weight != "fp32" and weight not in STORED_FORMATS:
         raise ValueError(f"no leg dots {weight} weights as stored")
-    return native_address(dots_entry, StaticType(("rows", weight, row_form(form).name)), *LEG_ARGUMENTS)
+    return native_address(dots_entry, StaticType(("rows", weight, form.name)), *LEG_ARGUMENTS)
+
+
+def pack_room(weight: str, values: int) -> int:
+    """Bytes that the leg of rows as stored packs at once: `PACKED_GROUPS` groups of rows of so many values."""
+    if weight == "fp32":
+        return 0
+    return PACKED_GROUPS * PACKED_OF[weight].group_bytes(values)
 
 
 def packed_leg(layout: str, form: Form) -> int:
@@ -109,17 +122,30 @@ def _dots(leg: Any, words: Any) -> Any:
     kind, name, form = (str(part) for part in leg.parts)
     if kind == "packed":
         return _packed(name, form)
-    return _floats() if name == "fp32" else _stored(name, form)
+    return _floats() if name == "fp32" else _stored(name, FORMS[form])
 
 
-def _stored(name: str, form: str) -> Any:
-    eight = kernel.rows(STORED_FORMATS[name], FORMS[form], 1)
-    block = STORED_FORMATS[name].act.bytes
+def _stored(name: str, form: Form) -> Any:
+    eight = kernel.rows(STORED_FORMATS[name], row_form(form), 1)
+    block, layout = STORED_FORMATS[name].act.bytes, Static(PACKED_OF[name].name)
+    tiles, together = Static(PACKED_OF[name].name, form.name, "i"), panel_shape(form).vectors * form.lanes
+    whole, head, body = PACKED_OF[name].planar, PACKED_OF[name].head_bytes, PACKED_OF[name].body_bytes
 
     def run(leg: Any, words: Any) -> None:
         stride, rows = word(words + at.LEG_WEIGHT_STRIDE), word(words + at.LEG_ROWS)
         weights = word(words + at.LEG_WEIGHTS) + word(words + at.LEG_FIRST) * stride
         act_stride = word(words + at.LEG_ACT_STRIDE)
+        packed = word(words + at.LEG_PACKED)
+        if packed and word(words + at.LEG_TOKENS) >= PACK_FROM:
+            blocks = act_stride // block
+            group = blocks * (head + body)
+            if whole:
+                group = (blocks * head + 63) // 64 * 64 + blocks * body
+            for row in range(0, rows, together):
+                here = min(together, rows - row)
+                pack_groups(layout, weights + row * stride, stride, here, blocks, packed, group)
+                panels(tiles, words, packed, group, (here + 7) // 8, 4 * row)
+            return
         for token in range(word(words + at.LEG_TOKENS)):
             act = word(words + at.LEG_ACTS) + ops.load_i32(word(words + at.LEG_ACT_INDEX) + 4 * token) * act_stride
             place = ops.load_i32(word(words + at.LEG_OUT_INDEX) + 4 * token)
@@ -169,35 +195,51 @@ def dot_at(w: int, x: int, values: int) -> Any:
 
 
 def _packed(layout: str, form_name: str) -> Any:
-    form, act = FORMS[form_name], PACKED_FORMATS[layout].act
-    shape = panel_shape(form)
-    tiles, many, one, streams = Static(layout, form_name, "i"), Static(shape.vectors), Static(1), Static(shape.streams)
-    many_vectors, stream_vectors = shape.vectors, shape.streams
-    lanes, joined, block = form.lanes, form.lanes // GROUP_ROWS, act.bytes
+    tiles, block = Static(layout, form_name, "i"), PACKED_FORMATS[layout].act.bytes
 
     def run(leg: Any, words: Any) -> None:
         stride, tokens = word(words + at.LEG_WEIGHT_STRIDE), word(words + at.LEG_TOKENS)
         w = word(words + at.LEG_WEIGHTS) + word(words + at.LEG_FIRST) // 8 * stride
+        groups = (word(words + at.LEG_ROWS) + 7) // 8
+        if tokens > STREAM_TOKENS:
+            panels(tiles, words, w, stride, groups, 0)
+            return
         a, a_index = word(words + at.LEG_ACTS), word(words + at.LEG_ACT_INDEX)
         a_stride = word(words + at.LEG_ACT_STRIDE)
         o, o_index, o_stride = word(words + at.LEG_OUT), word(words + at.LEG_OUT_INDEX), word(words + at.LEG_OUT_STRIDE)
-        blocks = a_stride // block
-        groups = (word(words + at.LEG_ROWS) + 7) // 8
-        whole = groups // joined
+        for group in range(groups):
+            stream(tiles, w + group * stride, stride, a_stride // block, a, a_index, a_stride,
+                   o + 4 * GROUP_ROWS * group, o_index, o_stride, tokens)  # fmt: skip
+
+    return run
+
+
+def panels(tiles: Any, words: Any, weights: Any, stride: Any, groups: Any, offset: Any) -> None:
+    """Dots of the named tokens with packed groups, to the output rows from byte ``offset`` on. Jitted code only."""
+    raise NotImplementedError("called from jitted code only")
+
+
+@generic(panels)
+def _panels(tiles: Any, words: Any, weights: Any, stride: Any, groups: Any, offset: Any) -> Any:
+    form, block = FORMS[str(tiles.parts[1])], PACKED_FORMATS[str(tiles.parts[0])].act.bytes
+    many, one = Static(panel_shape(form).vectors), Static(1)
+    many_vectors, lanes, joined = panel_shape(form).vectors, form.lanes, form.lanes // GROUP_ROWS
+
+    def run(tiles: Any, words: Any, weights: Any, stride: Any, groups: Any, offset: Any) -> None:
+        a, a_index = word(words + at.LEG_ACTS), word(words + at.LEG_ACT_INDEX)
+        a_stride, tokens = word(words + at.LEG_ACT_STRIDE), word(words + at.LEG_TOKENS)
+        o_index, o_stride = word(words + at.LEG_OUT_INDEX), word(words + at.LEG_OUT_STRIDE)
+        o, blocks = word(words + at.LEG_OUT) + offset, a_stride // block
         v = 0
-        while tokens == 1 and v + stream_vectors <= whole:
-            single(tiles, streams, w + v * joined * stride, stride, blocks, a, a_index, a_stride, o + 4 * lanes * v,
-                   o_index, o_stride, 0)  # fmt: skip
-            v += stream_vectors
-        while v + many_vectors <= whole:
-            panel(tiles, many, w + v * joined * stride, stride, blocks, a, a_index, a_stride, o + 4 * lanes * v,
+        while v + many_vectors <= groups // joined:
+            panel(tiles, many, weights + v * joined * stride, stride, blocks, a, a_index, a_stride, o + 4 * lanes * v,
                   o_index, o_stride, 0, tokens)  # fmt: skip
             v += many_vectors
         while v * joined < groups:
             # Where a vector joins two groups and only one is left, that one stands in for the second.
             here = stride if (v + 1) * joined <= groups else 0
-            panel(tiles, one, w + v * joined * stride, here, blocks, a, a_index, a_stride, o + 4 * lanes * v, o_index,
-                  o_stride, 0, tokens)  # fmt: skip
+            panel(tiles, one, weights + v * joined * stride, here, blocks, a, a_index, a_stride, o + 4 * lanes * v,
+                  o_index, o_stride, 0, tokens)  # fmt: skip
             v += 1
 
     return run

@@ -15,11 +15,14 @@ Weight = Array | PackedWeight
 ROUTED = {"gate": "expert_gate", "up": "expert_up", "down": "expert_down"}
 SCHEDULE_OF = {
     "serial": "tokens",
-    "parallel_workspace": "tokens",
-    "parallel_experts": "parts",
-    "parallel_parts": "parts",
+    "parallel_experts": "bucketed",
+    "parallel_workspace": "bucketed",
+    "parallel_bucketed": "bucketed",
 }
-"""Schedule of the token-by-token providers by the variant's name."""
+"""Schedule by the variant's name: experts in parallel in decode, rows in prefill, or packed weights whatever the rows.
+
+A schedule of its own for one token (threads meet after every part of it) was slower on one thread and on two.
+"""
 
 
 def workers(spec: BuildSpec, threads: int) -> int:
@@ -33,11 +36,6 @@ def swiglu(spec: BuildSpec) -> Run:
     Raises ValueError for a format that no leg reads; ``run`` raises TypeError for a weight in another layout.
     """
     return _swiglu(spec, Block(spec, ROUTED, SCHEDULE_OF[spec.variant]))
-
-
-def swiglu_bucketed(spec: BuildSpec) -> Run:
-    """As `swiglu`, with (token, slot) pairs sorted by expert."""
-    return _swiglu(spec, Block(spec, ROUTED, "bucketed"))
 
 
 def swiglu_naive(spec: BuildSpec) -> Run:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernelmap_providers import lanes
 from kernelmap_providers.elementary import ZERO, sigmoid32
 from kernelmap_providers.experts import words as at
 from kernelmap_providers.experts.legs import dot_at
 from kernelmap_providers.experts.words import put, word
 from kernelmap_providers.jit.compile import jit
 from kernelmap_providers.simd import native, ops
+from kernelmap_providers.simd.vectors import F32X8
 
 
 @jit
@@ -139,26 +141,39 @@ def set_factor(call: int, mine: int, token: int) -> None:
 @jit
 def merge(call: int, mine: int, token: int, slot: int, expert: int, first: int, columns: int, y: int) -> None:
     """Columns ``first`` to ``first + columns - 1`` of a down row ``y`` join the token's output row."""
-    size, kind = word(call + at.SIZE), word(call + at.MERGE)
+    size, kind, tail = word(call + at.SIZE), word(call + at.MERGE), mine + at.TAIL
     out = word(call + at.OUTPUT) + 4 * (token * size + first)
     if kind == at.GATED:
         factor, routed = ops.load_f32(mine + at.FACTOR), word(call + at.ROUTED) + 4 * (token * size + first)
-        for i in range(columns):
-            gated = factor * ops.load_f32(y + 4 * i)
-            ops.store(out + 4 * i, gated + ops.load_f32(routed + 4 * i))
+        merge_gated(y, factor, routed, out, columns, tail)
         return
     if kind == at.PLAIN:
-        for i in range(columns):
-            ops.store(out + 4 * i, ops.load_f32(y + 4 * i))
+        for c in range(0, columns, 8):
+            lanes.store_within(out, c, columns, tail, lanes.load_within(y, c, columns, tail))
         return
     weight = ops.load_f32(word(call + at.ROUTING) + 4 * (token * word(call + at.SLOTS) + slot))
-    bias = bias_row(call, at.DOWN_BIAS, expert, size, first)
-    for i in range(columns):
-        value = ops.load_f32(y + 4 * i)
+    merge_weighted(y, weight, bias_row(call, at.DOWN_BIAS, expert, size, first), slot, out, columns, tail)
+
+
+@jit
+def merge_gated(y: int, factor: Any, routed: int, out: int, columns: int, tail: int) -> None:
+    """``out = factor * y``, rounded, ``+ routed``."""
+    gate = ops.fill(F32X8, factor)
+    for c in range(0, columns, 8):
+        gated = ops.mul(gate, lanes.load_within(y, c, columns, tail))
+        lanes.store_within(out, c, columns, tail, ops.add(gated, lanes.load_within(routed, c, columns, tail)))
+
+
+@jit
+def merge_weighted(y: int, weight: Any, bias: int, slot: int, out: int, columns: int, tail: int) -> None:
+    """``out = out + weight * (y + bias)``, each rounded; ``bias`` 0: there is none; slot 0 begins at 0."""
+    factor = ops.fill(F32X8, weight)
+    for c in range(0, columns, 8):
+        value = lanes.load_within(y, c, columns, tail)
         if bias:
-            value = value + ops.load_f32(bias + 4 * i)
-        so_far = ops.load_f32(out + 4 * i) if slot else ZERO
-        ops.store(out + 4 * i, so_far + weight * value)
+            value = ops.add(value, lanes.load_within(bias, c, columns, tail))
+        total = lanes.load_within(out, c, columns, tail) if slot else ops.fill(F32X8, ZERO)
+        lanes.store_within(out, c, columns, tail, ops.add(total, ops.mul(factor, value)))
 
 
 @jit

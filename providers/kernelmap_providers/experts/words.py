@@ -58,6 +58,13 @@ REQUANTIZE: Final = 304
 MERGE: Final = 312
 PARAMETERS: Final = 320
 """Up to four fp32 parameters of the activation function."""
+SEGMENTS: Final = 336
+"""The number of segments of the bucketed schedule."""
+PACK_BYTES: Final = 352
+"""Room at the end of each worker's part for rows that a leg packs as it goes; 0 for none."""
+NEXT_GATE_UP: Final = 384
+NEXT_DOWN: Final = 448
+"""The bucketed schedule's next items, each counter in a cache line of its own."""
 CALL_BYTES: Final = 512
 
 NO_ROW: Final = 2**63 - 1
@@ -88,6 +95,10 @@ LEG_PARAMETERS: Final = 144
 """Activation: ``out[i]`` from ``gate[i]`` and ``up[i]``."""
 FACTOR: Final = 152
 """The scalar gate of the token at hand (fp32)."""
+TAIL: Final = 160
+"""Room for eight fp32 values: the last ones of a row whose length is no multiple of eight."""
+LEG_PACKED: Final = 192
+"""Address of the room for packed rows; 0 for none."""
 LEG_BYTES: Final = 256
 
 

@@ -16,7 +16,7 @@ from numba import types
 
 from kernelmap.spec import BuildSpec
 from kernelmap_providers.gemm import arguments as args
-from kernelmap_providers.jit.compile import compiled, entry, inlined, jit, native_address
+from kernelmap_providers.jit.compile import entry, inlined, jit, native_address, sealed
 from kernelmap_providers.jit.generic import generic
 from kernelmap_providers.pool.control import barrier
 from kernelmap_providers.pool.workers import POOL
@@ -191,7 +191,7 @@ def float_gemm(name: str, form: Form, rows: int, values: int) -> Run:
     """``build`` for a given weight type and sizes."""
     leg = StaticType((name, form.name))
     task = native_address(floats_task, leg, *[types.int64] * 4)
-    call = compiled(args.gemm_entry, *args.ENTRY_ARGUMENTS)
+    call = sealed(args.gemm_entry, *args.ENTRY_ARGUMENTS)
     nothing = np.zeros(0, np.uint8)
 
     def run(x: npt.NDArray[np.float32], weight: npt.NDArray[Any], y: npt.NDArray[np.float32], threads: int) -> int:

@@ -15,8 +15,8 @@ from numba import types
 
 from kernelmap.spec import BuildSpec
 from kernelmap_providers.gemm import arguments as args
-from kernelmap_providers.gemm.panels import panel, panel_shape, single
-from kernelmap_providers.jit.compile import compiled, entry, jit, native_address
+from kernelmap_providers.gemm.panels import SHORT_VALUES, panel, panel_shape, single, stream_shapes
+from kernelmap_providers.jit.compile import entry, jit, native_address, sealed
 from kernelmap_providers.jit.generic import generic
 from kernelmap_providers.packed.base import PackedFormat
 from kernelmap_providers.packed.layouts import PACKED_FORMATS
@@ -78,9 +78,8 @@ def _multiply(leg: Any, params: Any, index: Any, count: Any) -> Any:
     if not isinstance(leg, StaticType):
         return None
     form, act = FORMS[str(leg.parts[1])], PACKED_FORMATS[str(leg.parts[0])].act
-    shape = panel_shape(form)
-    many, one, streams = Static(shape.vectors), Static(1), Static(shape.streams)
-    many_vectors, stream_vectors = shape.vectors, shape.streams
+    many_vectors = panel_shape(form).vectors
+    many, one = Static(many_vectors), Static(1)
     joined, lanes, act_bytes = form.lanes // GROUP_ROWS, form.lanes, act.bytes
 
     def run(leg: Any, params: Any, index: Any, count: Any) -> Any:
@@ -99,10 +98,7 @@ def _multiply(leg: Any, params: Any, index: Any, count: Any) -> Any:
             a, o = acts + start * act_stride, y + start * y_stride
             v = first
             if here == 1:
-                while v + stream_vectors <= last_whole:
-                    single(leg, streams, weights + v * joined * stride, stride, blocks, a, 0, act_stride,
-                           o + 4 * lanes * v, 0, y_stride, 0)  # fmt: skip
-                    v += stream_vectors
+                v = stream(leg, weights, stride, blocks, a, o, v, last_whole)
             while v + many_vectors <= last_whole:
                 panel(leg, many, weights + v * joined * stride, stride, blocks, a, 0, act_stride,
                       o + 4 * lanes * v, 0, y_stride, 0, here)  # fmt: skip
@@ -114,6 +110,38 @@ def _multiply(leg: Any, params: Any, index: Any, count: Any) -> Any:
             if v < last:
                 edge(leg, one, weights + v * joined * stride, stride, blocks, a, act_stride, o + 4 * lanes * v,
                      y_stride, here, rows - v * lanes, lanes)  # fmt: skip
+
+    return run
+
+
+def stream(leg: Any, weights: Any, stride: Any, blocks: Any, acts: Any, out: Any, first: Any, last: Any) -> Any:
+    """One token's dots with vectors ``first`` to ``last - 1`` by the tiles for it, as far as they fit; the first vector
+    that is left. Jitted code only."""
+    raise NotImplementedError("called from jitted code only")
+
+
+@generic(stream)
+def _stream(leg: Any, weights: Any, stride: Any, blocks: Any, acts: Any, out: Any, first: Any, last: Any) -> Any:
+    if not isinstance(leg, StaticType):
+        return None
+    fmt, form = PACKED_FORMATS[str(leg.parts[0])], FORMS[str(leg.parts[1])]
+    short, long = stream_shapes(fmt, form)
+    short_tile, short_vectors = Static(short.vectors, short.lines), short.vectors
+    long_tile, long_vectors = Static(long.vectors, long.lines), long.vectors
+    joined, lanes, short_blocks = form.lanes // GROUP_ROWS, form.lanes, SHORT_VALUES // fmt.values
+
+    def run(leg: Any, weights: Any, stride: Any, blocks: Any, acts: Any, out: Any, first: Any, last: Any) -> Any:
+        v, vector_bytes = first, joined * stride
+        if blocks <= short_blocks:
+            while v + short_vectors <= last:
+                w = weights + v * vector_bytes
+                single(leg, short_tile, w, stride, blocks, acts, out + 4 * lanes * v, w + short_vectors * vector_bytes)
+                v += short_vectors
+        while v + long_vectors <= last:
+            w = weights + v * vector_bytes
+            single(leg, long_tile, w, stride, blocks, acts, out + 4 * lanes * v, w + long_vectors * vector_bytes)
+            v += long_vectors
+        return v
 
     return run
 
@@ -150,7 +178,7 @@ def packed_gemm(fmt: PackedFormat, form: Form, rows: int, values: int) -> Run:
     """``build`` for given formats and sizes."""
     leg = StaticType((fmt.name, form.name, ""))
     task = native_address(gemm_task, leg, *[types.int64] * 4)
-    call = compiled(args.gemm_entry, *args.ENTRY_ARGUMENTS)
+    call = sealed(args.gemm_entry, *args.ENTRY_ARGUMENTS)
     blocks = values // fmt.values
 
     def run(x: npt.NDArray[np.float32], weight: PackedWeight, y: npt.NDArray[np.float32],

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelmap_providers.jit.generic import generic
+from kernelmap_providers.packed.base import PackedFormat
 from kernelmap_providers.packed.layouts import PACKED_FORMATS
 from kernelmap_providers.simd.block import GROUP_ROWS
 from kernelmap_providers.simd.kernel import tile
@@ -29,11 +30,37 @@ class PanelShape:
 WIDE = PanelShape(vectors=2, tokens=(6, 4, 3, 2), streams=4)
 """32 registers: 6 x 2 dots and their 12 scaled sums fit; the fp32 sums wait in memory, touched once a block.
 
-One token of q4_k, K 2048, from memory on Zen 5: 4 vectors, which are 8 streams, reach 26 GB/s; 1, 2 and 8 vectors 19
-to 22. Prefetching the next call's groups brought 1 vector to 25 GB/s, and 4 vectors down to 21; prefetching 1 to 11
-blocks ahead never helped."""
+One token of q4_k, K 2048, from memory on Zen 5: 4 vectors, which are 8 streams, reach 25 GB/s; 1, 2 and 8 vectors 18
+to 22. `stream_shapes` has what helps where that is not enough; prefetching a few blocks ahead never did."""
 NARROW = PanelShape(vectors=2, tokens=(3, 3, 3, 2), streams=4)
 """16 registers: 3 x 2. A 4 x 2 tile spills and is slower (156 against 170 GMAC/s on Zen 5 with the avx2 form)."""
+
+
+SHORT_VALUES = 1024
+"""Rows up to this long begin anew too often for the hardware's prefetching."""
+
+
+def stream_shapes(fmt: PackedFormat, form: Form) -> tuple[TileShape, TileShape]:
+    """Tiles for a single token: for rows of up to `SHORT_VALUES` values, and for longer ones.
+
+    Those with ``lines`` prefetch the following tile's groups as they go. One Zen 5 thread, GB/s, 4 vectors without
+    hints and the tile chosen here. From memory, K 512: q4_k 21 and 30, q5_k 21 and 29, q6_k 19 and 23, q8_0 27 and 38,
+    q5_1 22 and 30, mxfp4 18 and 36; K 1024: q4_k 24 and 28, q5_k 20 and 28, q6_k 23 and 23. From cache hints cost: up
+    to 9 % at K 512; at 1024 5 to 11 %, q8_0 23 %. One vector with hints at K 2048 gains 13 % at most from memory (q6_k
+    loses 8 %) and costs 11 to 32 % from cache, so long rows go without. Narrow forms: not measured, so no hints.
+    """
+    streams = TileShape(1, panel_shape(form).streams)
+    if panel_shape(form) is not WIDE:
+        return streams, streams
+    if fmt.source in ("q5_1", "mxfp4"):
+        hinted = TileShape(1, streams.vectors, lines=_lines(fmt, form, streams.vectors))
+        return hinted, hinted
+    return TileShape(1, 1, lines=_lines(fmt, form, 1)), streams
+
+
+def _lines(fmt: PackedFormat, form: Form, vectors: int) -> int:
+    """Cache lines of a tile's groups that a block adds, heads among them."""
+    return -(-(fmt.head_bytes + fmt.body_bytes) * form.lanes // GROUP_ROWS * vectors // 64)
 
 
 def panel_shape(form: Form) -> PanelShape:
@@ -89,22 +116,25 @@ def _panel(leg: Any, vectors: Any, weights: Any, group_stride: Any, blocks: Any,
     return many
 
 
-def single(leg: Any, vectors: Any, weights: Any, group_stride: Any, blocks: Any, acts: Any, act_index: Any,
-           act_stride: Any, out: Any, out_index: Any, out_stride: Any, factors: Any) -> Any:  # fmt: skip
-    """One token's dots with ``vectors`` vectors of weight rows. Jitted code only."""
+def single(leg: Any, shape: Any, weights: Any, group_stride: Any, blocks: Any, acts: Any, out: Any, following: Any
+) -> Any:  # fmt: skip
+    """One token's dots by the tile ``shape``, ``Static(vectors, lines)``; ``following`` is the address of the weights
+    that come next, for its prefetching. Jitted code only."""
     raise NotImplementedError("called from jitted code only")
 
 
 @generic(single)
-def _single(leg: Any, vectors: Any, weights: Any, group_stride: Any, blocks: Any, acts: Any, act_index: Any,
-            act_stride: Any, out: Any, out_index: Any, out_stride: Any, factors: Any) -> Any:  # fmt: skip
+def _single(leg: Any, shape: Any, weights: Any, group_stride: Any, blocks: Any, acts: Any, out: Any, following: Any
+) -> Any:  # fmt: skip
     if not isinstance(leg, StaticType):
         return None
-    kernel = _tile(leg, 1, int(vectors.parts[0]))
+    layout, form = str(leg.parts[0]), FORMS[str(leg.parts[1])]
+    vectors, lines = (int(part) for part in shape.parts)
+    kernel = tile(PACKED_FORMATS[layout], form, TileShape(1, vectors, lines=lines))
 
-    def one(leg: Any, vectors: Any, weights: Any, group_stride: Any, blocks: Any, acts: Any, act_index: Any,
-            act_stride: Any, out: Any, out_index: Any, out_stride: Any, factors: Any) -> Any:  # fmt: skip
-        kernel(weights, group_stride, blocks, acts, act_index, act_stride, out, out_index, out_stride, factors)
+    def one(leg: Any, shape: Any, weights: Any, group_stride: Any, blocks: Any, acts: Any, out: Any, following: Any
+) -> Any:  # fmt: skip
+        kernel(weights, group_stride, blocks, acts, 0, 0, out, 0, 0, following)
 
     return one
 

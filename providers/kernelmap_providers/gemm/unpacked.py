@@ -1,6 +1,8 @@
-"""GEMM and GEMV over weights as stored: nothing is prepared, eight rows at a time are unpacked where they are used.
+"""GEMM and GEMV over weights as stored: nothing is prepared, rows are unpacked where they are used.
 
-The many-token form unpacks once and dots four token rows; the other form takes one token at a time.
+One form unpacks eight rows in registers and dots one token row, another four at a time. The repacking one, for many
+tokens, packs up to 32 rows into the thread's scratch, as preparation would, and runs the packed tiles on them: rows are
+unpacked once for all tokens, and K-quants take more time to unpack than to multiply.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from numba import types
 
 from kernelmap.spec import BuildSpec
 from kernelmap_providers.gemm import arguments as args
+from kernelmap_providers.gemm.packed import edge
+from kernelmap_providers.gemm.panels import panel, panel_shape
 from kernelmap_providers.gemm.stored import STORED_FORMATS
-from kernelmap_providers.jit.compile import compiled, entry, native_address
+from kernelmap_providers.jit.compile import entry, native_address, sealed
 from kernelmap_providers.jit.generic import generic
+from kernelmap_providers.packed.layouts import pack_groups
 from kernelmap_providers.pool.control import barrier
 from kernelmap_providers.pool.workers import POOL
 from kernelmap_providers.quantize.rows import quantize_blocks
@@ -28,11 +33,16 @@ from kernelmap_providers.simd.target import FORMS, Form, host_form
 
 Run = Callable[..., int]
 TOKENS_TOGETHER = 4
+REPACK_FROM = 5
+"""Tokens from which packing pays. K 2048, N 512, one thread of Zen 5, packing against four rows at a time: q4_k 38 and
+48 us at 4 tokens, 45 and 65 at 5; q5_k 76 and 55, 83 and 88; q6_k 101 and 69, 108 and 111."""
+REPACKED_GROUPS = 4
+"""Groups of eight rows that a thread packs at once: two vectors of 16 lanes. The maps' scratch counts them."""
 
 
 @entry
 def rows_task(leg: Any, params: int, index: int, count: int, control: int) -> int:
-    """Thread ``index``'s share; ``leg`` is ``Static(format, form, "m4" or "m1")``."""
+    """Thread ``index``'s share; ``leg`` is ``Static(format, form, "m4" or "m1", form of repacked rows or "")``."""
     tokens, blocks = native.load_word(params + args.TOKENS), native.load_word(params + args.BLOCKS)
     x, x_stride = native.load_word(params + args.X), native.load_word(params + args.X_STRIDE)
     acts = native.load_word(params + args.ACTS)
@@ -41,7 +51,7 @@ def rows_task(leg: Any, params: int, index: int, count: int, control: int) -> in
     if bad != args.NO_ROW:
         native.atomic_min(params + args.BAD_ROW, bad)
     barrier(control, count)
-    multiply_rows(leg, params, index, count)
+    multiply_groups(leg, params, index, count)
     return 0
 
 
@@ -56,6 +66,70 @@ def _quantize_acts(leg: Any, x: Any, x_stride: Any, blocks: Any, out: Any, first
     return lambda leg, x, x_stride, blocks, out, first, last: quantize_blocks(
         act, x, x_stride, blocks, out, first, last
     )
+
+
+def multiply_groups(leg: Any, params: int, index: int, count: int) -> None:
+    """`multiply_repacked` where the leg has a form for it and there are tokens enough, else `multiply_rows`."""
+    raise NotImplementedError("called from jitted code only")
+
+
+@generic(multiply_groups)
+def _multiply_groups(leg: Any, params: Any, index: Any, count: Any) -> Any:
+    if not leg.parts[3]:
+        return lambda leg, params, index, count: multiply_rows(leg, params, index, count)
+
+    def run(leg: Any, params: int, index: int, count: int) -> None:
+        if native.load_word(params + args.TOKENS) >= REPACK_FROM:
+            multiply_repacked(leg, params, index, count)
+        else:
+            multiply_rows(leg, params, index, count)
+
+    return run
+
+
+def multiply_repacked(leg: Any, params: int, index: int, count: int) -> None:
+    """As `multiply_rows`: packs some groups into the thread's scratch, which lies behind the activations, and runs the
+    packed tiles on them. Jitted code only."""
+    raise NotImplementedError("called from jitted code only")
+
+
+@generic(multiply_repacked)
+def _multiply_repacked(leg: Any, params: Any, index: Any, count: Any) -> Any:
+    fmt, form = STORED_FORMATS[str(leg.parts[0])].packed, FORMS[str(leg.parts[3])]
+    layout, packed_leg = Static(fmt.name), Static(fmt.name, form.name, "")
+    vectors, lanes, act_bytes = panel_shape(form).vectors, form.lanes, fmt.act.bytes
+    many, one, joined = Static(vectors), Static(1), form.lanes // GROUP_ROWS
+    planar, head_bytes, body_bytes = fmt.planar, fmt.head_bytes, fmt.body_bytes
+
+    def run(leg: Any, params: int, index: int, count: int) -> None:
+        tokens, rows = native.load_word(params + args.TOKENS), native.load_word(params + args.ROWS)
+        blocks, acts = native.load_word(params + args.BLOCKS), native.load_word(params + args.ACTS)
+        weights, stride = native.load_word(params + args.WEIGHTS), native.load_word(params + args.WEIGHT_STRIDE)
+        y, y_stride = native.load_word(params + args.Y), native.load_word(params + args.Y_STRIDE)
+        act_stride, heads = blocks * act_bytes, blocks * head_bytes
+        group_stride = ((heads + 63) // 64 * 64 if planar else heads) + blocks * body_bytes
+        mine = acts + (tokens * act_stride + 63) // 64 * 64 + index * REPACKED_GROUPS * group_stride
+        groups = (rows + GROUP_ROWS - 1) // GROUP_ROWS
+        last = min(rows, groups * (index + 1) // count * GROUP_ROWS)
+        first = groups * index // count * GROUP_ROWS
+        while first < last:
+            here = min(vectors * lanes, last - first)
+            pack_groups(layout, weights + first * stride, stride, here, blocks, mine, group_stride)
+            out = y + 4 * first
+            if here == vectors * lanes:
+                panel(packed_leg, many, mine, group_stride, blocks, acts, 0, act_stride, out, 0, y_stride, 0, tokens)
+            else:
+                for row in range(0, here, lanes):
+                    w = mine + row // lanes * joined * group_stride
+                    if here - row >= lanes:
+                        panel(packed_leg, one, w, group_stride, blocks, acts, 0, act_stride, out + 4 * row, 0, y_stride,
+                              0, tokens)  # fmt: skip
+                    else:
+                        edge(packed_leg, one, w, group_stride, blocks, acts, act_stride, out + 4 * row, y_stride,
+                             tokens, here - row, lanes)  # fmt: skip
+            first += here
+
+    return run
 
 
 def multiply_rows(leg: Any, params: int, index: int, count: int) -> None:
@@ -111,17 +185,24 @@ def build(spec: BuildSpec) -> Run:
     return unpacked_gemm(spec.dtypes["weight"], host_form(spec.isa), spec.dims["N"], spec.dims["K"])
 
 
+def build_repacking(spec: BuildSpec) -> Run:
+    """Builder for many tokens: as ``build``, with `REPACKED_GROUPS` packed groups a thread behind the
+    activations in ``workspace``, at a multiple of 64 bytes. Few tokens go through the four-row form.
+    """
+    return unpacked_gemm(spec.dtypes["weight"], host_form(spec.isa), spec.dims["N"], spec.dims["K"], repack=True)
+
+
 def build_per_row(spec: BuildSpec) -> Run:
     """Builder of the per-row form (decode): as ``build``, one token row at a time."""
     return unpacked_gemm(spec.dtypes["weight"], host_form(spec.isa), spec.dims["N"], spec.dims["K"], together=False)
 
 
-def unpacked_gemm(name: str, form: Form, rows: int, values: int, together: bool = True) -> Run:
+def unpacked_gemm(name: str, form: Form, rows: int, values: int, together: bool = True, repack: bool = False) -> Run:
     """``build`` for a given format and sizes."""
     fmt = STORED_FORMATS[name]
-    leg = StaticType((name, row_form(form).name, "m4" if together else "m1"))
+    leg = StaticType((name, row_form(form).name, "m4" if together else "m1", form.name if repack else ""))
     task = native_address(rows_task, leg, *[types.int64] * 4)
-    call = compiled(args.gemm_entry, *args.ENTRY_ARGUMENTS)
+    call = sealed(args.gemm_entry, *args.ENTRY_ARGUMENTS)
     blocks = values // fmt.packed.values
 
     def run(x: npt.NDArray[np.float32], weight: npt.NDArray[np.uint8], y: npt.NDArray[np.float32],

@@ -36,6 +36,19 @@ def compiled(dispatcher: Dispatcher, *signature: types.Type) -> Any:
     return dispatcher
 
 
+def sealed(dispatcher: Dispatcher, *signature: types.Type) -> Any:
+    """``dispatcher`` with this one signature: arguments are converted to it, or refused with a TypeError.
+
+    While a dispatcher may compile, it prefers a new signature to a conversion (of a mutable array to a read-only one,
+    say): the first call would wait for that.
+    """
+    if signature not in dispatcher.overloads:
+        dispatcher.disable_compile(False)
+        dispatcher.compile(signature)
+    dispatcher.disable_compile()
+    return dispatcher
+
+
 def native_address(dispatcher: Dispatcher, *signature: types.Type) -> int:
     """Address of the C-callable function of one signature, for the worker pool.
 

@@ -26,6 +26,7 @@ from numba.core.caching import CompileResultCacheImpl, _Cache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
+from kernelmap.compiling import tell
 from kernelmap_providers.jit.location import cache_root
 from kernelmap_providers.jit.sources import has_sources, source_digest
 
@@ -67,6 +68,8 @@ def _tell(function: Any, signature: Any, kind: str) -> None:
     event = CompileEvent(f"{function.__module__}.{function.__qualname__}", str(signature), kind)
     for observer in _observers:
         observer(event)
+    if kind != "loaded":
+        tell(function.__qualname__, begins=kind == "compiling")
 
 
 class SourceCache(_Cache):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kernelmap_providers.jit.compile import jit
 from kernelmap_providers.packed.base import SmallBlockFormat, high_nibbles, low_nibbles
+from kernelmap_providers.packed.moving import copy, get_nibbles, put_nibbles
 from kernelmap_providers.simd.block import Code, Rows
 from kernelmap_providers.simd.emit import F32, I8, I32, Emitter, Value, constant, vector
 
@@ -54,22 +54,14 @@ MXFP4_X8 = MXFP4X8(
 
 
 @jit
-def pack(source: Any, out: Any) -> None:
-    """Pack ``source`` uint8 ``[rows, row_bytes]`` into the zeroed ``out`` uint8 ``[groups, group_bytes]``."""
-    blocks = source.shape[1] // 17
-    bodies = (8 * blocks + 63) // 64 * 64
-    for row in range(source.shape[0]):
-        group, lane = out[row // 8], row % 8
-        for block in range(blocks):
-            raw = source[row, 17 * block : 17 * block + 17]
-            group[8 * block + lane] = raw[0]
-            packed = group[bodies + 128 * block : bodies + 128 * block + 128]
-            pack_low_and_high(raw[1:], packed, lane)
+def pack_block(raw: int, head: int, body: int, lane: int) -> None:
+    """One row of a stored block at ``raw`` to ``lane`` of the packed block; addresses."""
+    copy(raw, head + lane, 1)
+    put_nibbles(raw + 1, body, lane)
 
 
 @jit
-def pack_low_and_high(raw: Any, out: Any, row: int) -> None:
-    """Write 16 bytes, value ``l`` in the low and ``16 + l`` in the high nibble of byte ``l``, of one row."""
-    for step in range(4):
-        for i in range(4):
-            out[32 * step + 4 * row + i] = raw[4 * step + i]
+def unpack_block(head: int, body: int, lane: int, raw: int) -> None:
+    """As `pack_block`, back, into zeroed ``raw``."""
+    copy(head + lane, raw, 1)
+    get_nibbles(body, lane, raw + 1)

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from kernelmap_providers.jit.compile import jit
 from kernelmap_providers.packed.base import SmallBlockFormat, high_nibbles, low_nibbles
-from kernelmap_providers.packed.mxfp4 import pack_low_and_high
+from kernelmap_providers.packed.moving import LOW1, copy, get_nibbles, put_nibbles
 from kernelmap_providers.packed.q5_k import with_fifth_bits
 from kernelmap_providers.quantize.layouts import Q8_1
+from kernelmap_providers.simd import ops
 from kernelmap_providers.simd.block import ActLayout, Code, Rows
 from kernelmap_providers.simd.emit import Emitter, Value
 
@@ -52,17 +52,25 @@ Q5_1_X8 = Q51X8(name="q5_1_x8", source="q5_1", version=1, source_bytes=24, head_
 
 
 @jit
-def pack(source: Any, out: Any) -> None:
-    """Pack ``source`` uint8 ``[rows, row_bytes]`` into the zeroed ``out`` uint8 ``[groups, group_bytes]``."""
-    for row in range(source.shape[0]):
-        group, lane = out[row // 8], row % 8
-        for block in range(source.shape[1] // 24):
-            raw = source[row, 24 * block : 24 * block + 24]
-            packed = group[192 * block : 192 * block + 192]
-            for byte in range(2):
-                packed[2 * lane + byte] = raw[byte]
-                packed[16 + 2 * lane + byte] = raw[2 + byte]
-            pack_low_and_high(raw[8:], packed[32:], lane)
-            for value in range(32):
-                bit = (raw[4 + value // 8] >> np.uint8(value % 8)) & np.uint8(1)
-                packed[160 + 4 * lane + value % 4] |= bit << np.uint8(value // 4)
+def pack_block(raw: int, head: int, body: int, lane: int) -> None:
+    """One row of a stored block at ``raw`` to ``lane`` of the packed block; addresses."""
+    copy(raw, head + 2 * lane, 2)
+    copy(raw + 2, head + 16 + 2 * lane, 2)
+    put_nibbles(raw + 8, body, lane)
+    bits, gathered = np.int64(ops.load_i32(raw + 4)), np.int64(0)
+    for step in range(8):
+        # The product moves bit i of the nibble to bit 8 i.
+        gathered |= ((((bits >> (4 * step)) & 15) * 0x204081) & LOW1) << step
+    ops.store(body + 128 + 4 * lane, np.int32(gathered))
+
+
+@jit
+def unpack_block(head: int, body: int, lane: int, raw: int) -> None:
+    """As `pack_block`, back, into zeroed ``raw``."""
+    copy(head + 2 * lane, raw, 2)
+    copy(head + 16 + 2 * lane, raw + 2, 2)
+    get_nibbles(body, lane, raw + 8)
+    for v in range(32):
+        bit = (ops.load_u8(body + 128 + 4 * lane + v % 4) >> np.uint8(v // 4)) & np.uint8(1)
+        place = raw + 4 + v // 8
+        ops.store(place, np.uint8(ops.load_u8(place) | (bit << np.uint8(v % 8))))

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from kernelmap_providers.jit.compile import jit
 from kernelmap_providers.packed.base import ScaledMinFormat, high_nibbles, low_nibbles, masked_shift
-from kernelmap_providers.packed.q4_k import pack_scales_and_minima, pack_stage_nibbles
+from kernelmap_providers.packed.moving import (
+    get_fifth_bits,
+    get_scales_and_minima,
+    get_stage_nibbles,
+    put_fifth_bits,
+    put_scales_and_minima,
+    put_stage_nibbles,
+)
 from kernelmap_providers.simd.block import Code, Rows
 from kernelmap_providers.simd.emit import Emitter, Value
 
@@ -44,26 +48,20 @@ Q5_K_X8 = Q5KX8(
 
 
 @jit
-def pack_fifth_bits(raw: Any, plane: int, out: Any, row: int) -> None:
-    """Gather bit ``plane`` of 32 bytes into the row's four bytes of a stage."""
-    for i in range(4):
-        byte = np.uint8(0)
-        for step in range(8):
-            byte |= ((raw[4 * step + i] >> np.uint8(plane)) & np.uint8(1)) << np.uint8(step)
-        out[4 * row + i] = byte
+def pack_block(raw: int, head: int, body: int, lane: int) -> None:
+    """One row of a stored block at ``raw`` to ``lane`` of the packed block; addresses."""
+    put_scales_and_minima(raw, head, lane)
+    for stage in range(8):
+        place = body + 160 * stage
+        put_stage_nibbles(raw + 48 + 32 * (stage // 2), stage % 2, place, lane)
+        put_fifth_bits(raw + 16, stage, place + 128, lane)
 
 
 @jit
-def pack(source: Any, out: Any) -> None:
-    """Pack ``source`` uint8 ``[rows, row_bytes]`` into the zeroed ``out`` uint8 ``[groups, group_bytes]``."""
-    for row in range(source.shape[0]):
-        group = out[row // 8]
-        for block in range(source.shape[1] // 176):
-            raw = source[row, 176 * block : 176 * block + 176]
-            packed = group[1440 * block : 1440 * block + 1440]
-            pack_scales_and_minima(raw, packed, row % 8)
-            for stage in range(8):
-                place = packed[160 + 160 * stage : 320 + 160 * stage]
-                nibbles = raw[48 + 32 * (stage // 2) : 80 + 32 * (stage // 2)]
-                pack_stage_nibbles(nibbles, stage % 2, place, row % 8)
-                pack_fifth_bits(raw[16:48], stage, place[128:], row % 8)
+def unpack_block(head: int, body: int, lane: int, raw: int) -> None:
+    """As `pack_block`, back, into zeroed ``raw``."""
+    get_scales_and_minima(head, lane, raw)
+    for stage in range(8):
+        place = body + 160 * stage
+        get_stage_nibbles(place, lane, stage % 2, raw + 48 + 32 * (stage // 2))
+        get_fifth_bits(place + 128, lane, stage, raw + 16)

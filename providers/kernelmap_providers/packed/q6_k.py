@@ -15,15 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from kernelmap_providers.jit.compile import jit
 from kernelmap_providers.packed.base import PackedFormat, high_nibbles, low_nibbles, masked_shift
+from kernelmap_providers.packed.moving import copy
 from kernelmap_providers.quantize.layouts import Q8_K, Q8_K_SUMS16
+from kernelmap_providers.simd import ops
 from kernelmap_providers.simd.block import ActLayout, Code, Rows
 from kernelmap_providers.simd.emit import I8, I16, I32, I64, Emitter, Value, constant, vector
+
+NIBBLES, PAIRS = 0x0F0F0F0F0F0F0F0F, 0x0303030303030303
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,34 +80,45 @@ Q6_K_X8 = Q6KX8(
 
 
 @jit
-def _code(raw: Any, value: int) -> Any:
-    """The unsigned 6-bit code of a value (see ``formats.q6_k`` for the storage layout)."""
-    half, quarter, place = value // 128, value // 32 % 4, value % 32
-    low = raw[64 * half + 32 * (quarter % 2) + place] >> np.uint8(4 * (quarter // 2))
-    high = raw[128 + 32 * half + place] >> np.uint8(2 * quarter)
-    return (low & np.uint8(15)) | ((high & np.uint8(3)) << np.uint8(4))
+def _pack_stage(raw: int, stage: int, out: int, lane: int) -> None:
+    """Stage ``4 h + q`` is quarter q of half h (see ``formats.q6_k``); eight values a word."""
+    half, quarter = stage // 4, stage % 4
+    low_at, high_at = raw + 64 * half + 32 * (quarter % 2), raw + 128 + 32 * half
+    for pair in range(4):
+        low = (ops.load_i64(low_at + 8 * pair) >> (4 * (quarter // 2))) & NIBBLES
+        ops.store(out + 32 * pair + 4 * lane, np.int32(low | (low >> 28)))
+    for part in range(2):
+        first = (ops.load_i64(high_at + 16 * part) >> (2 * quarter)) & PAIRS
+        second = (ops.load_i64(high_at + 16 * part + 8) >> (2 * quarter)) & PAIRS
+        both = (first | (first >> 30)) & NIBBLES | ((second | (second >> 30)) & NIBBLES) << 4
+        ops.store(out + 128 + 32 * part + 4 * lane, np.int32(both))
 
 
 @jit
-def _pack_stage(raw: Any, stage: int, out: Any, row: int) -> None:
-    for step in range(8):
-        for i in range(4):
-            code = _code(raw, 32 * stage + 4 * step + i)
-            out[32 * (step // 2) + 4 * row + i] |= (code & np.uint8(15)) << np.uint8(4 * (step % 2))
-            out[128 + 32 * (step // 4) + 4 * row + i] |= (code >> np.uint8(4)) << np.uint8(2 * (step % 4))
+def _unpack_stage(place: int, lane: int, stage: int, raw: int) -> None:
+    half, quarter = stage // 4, stage % 4
+    for v in range(32):
+        step, at = v // 4, 4 * lane + v % 4
+        nibble = (ops.load_u8(place + 32 * (step // 2) + at) >> np.uint8(4 * (step % 2))) & np.uint8(15)
+        pair = (ops.load_u8(place + 128 + 32 * (step // 4) + at) >> np.uint8(2 * (step % 4))) & np.uint8(3)
+        low, high = raw + 64 * half + 32 * (quarter % 2) + v, raw + 128 + 32 * half + v
+        ops.store(low, np.uint8(ops.load_u8(low) | (nibble << np.uint8(4 * (quarter // 2)))))
+        ops.store(high, np.uint8(ops.load_u8(high) | (pair << np.uint8(2 * quarter))))
 
 
 @jit
-def pack(source: Any, out: Any) -> None:
-    """Pack ``source`` uint8 ``[rows, row_bytes]`` into the zeroed ``out`` uint8 ``[groups, group_bytes]``."""
-    for row in range(source.shape[0]):
-        group, lane = out[row // 8], row % 8
-        for block in range(source.shape[1] // 210):
-            raw = source[row, 210 * block : 210 * block + 210]
-            packed = group[1696 * block : 1696 * block + 1696]
-            for byte in range(2):
-                packed[2 * lane + byte] = raw[208 + byte]
-            for stage in range(8):
-                packed[16 + 16 * stage + 2 * lane] = raw[192 + 2 * stage]
-                packed[17 + 16 * stage + 2 * lane] = raw[193 + 2 * stage]
-                _pack_stage(raw, stage, packed[160 + 192 * stage : 352 + 192 * stage], lane)
+def pack_block(raw: int, head: int, body: int, lane: int) -> None:
+    """One row of a stored block at ``raw`` to ``lane`` of the packed block; addresses."""
+    copy(raw + 208, head + 2 * lane, 2)
+    for stage in range(8):
+        copy(raw + 192 + 2 * stage, head + 16 + 16 * stage + 2 * lane, 2)
+        _pack_stage(raw, stage, body + 192 * stage, lane)
+
+
+@jit
+def unpack_block(head: int, body: int, lane: int, raw: int) -> None:
+    """As `pack_block`, back, into zeroed ``raw``."""
+    copy(head + 2 * lane, raw + 208, 2)
+    for stage in range(8):
+        copy(head + 16 + 16 * stage + 2 * lane, raw + 192 + 2 * stage, 2)
+        _unpack_stage(body + 192 * stage, lane, stage, raw)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from kernelmap_providers.jit.compile import jit
 from kernelmap_providers.packed.base import SmallBlockFormat
+from kernelmap_providers.packed.moving import copy, put_flipped
+from kernelmap_providers.simd import ops
 from kernelmap_providers.simd.block import Code, Rows
 from kernelmap_providers.simd.emit import Emitter, Value, constant
 
@@ -41,17 +42,16 @@ Q8_0_X8 = Q80X8(
 
 
 @jit
-def pack(source: Any, out: Any) -> None:
-    """Pack ``source`` uint8 ``[rows, row_bytes]`` into the zeroed ``out`` uint8 ``[groups, group_bytes]``."""
-    blocks = source.shape[1] // 34
-    bodies = (16 * blocks + 63) // 64 * 64
-    for row in range(source.shape[0]):
-        group, lane = out[row // 8], row % 8
-        for block in range(blocks):
-            raw = source[row, 34 * block : 34 * block + 34]
-            for byte in range(2):
-                group[16 * block + 2 * lane + byte] = raw[byte]
-            packed = group[bodies + 256 * block : bodies + 256 * block + 256]
-            for step in range(8):
-                for i in range(4):
-                    packed[32 * step + 4 * lane + i] = raw[2 + 4 * step + i] ^ np.uint8(128)
+def pack_block(raw: int, head: int, body: int, lane: int) -> None:
+    """One row of a stored block at ``raw`` to ``lane`` of the packed block; addresses."""
+    copy(raw, head + 2 * lane, 2)
+    put_flipped(raw + 2, body, lane)
+
+
+@jit
+def unpack_block(head: int, body: int, lane: int, raw: int) -> None:
+    """As `pack_block`, back, into zeroed ``raw``."""
+    copy(head + 2 * lane, raw, 2)
+    for v in range(32):
+        stored = ops.load_u8(body + 32 * (v // 4) + 4 * lane + v % 4)
+        ops.store(raw + 2 + v, np.uint8(stored ^ np.uint8(128)))

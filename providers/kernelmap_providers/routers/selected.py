@@ -3,67 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from kernelmap.spec import BuildSpec
-from kernelmap_providers.arguments import (
-    FLOATS_1,
-    FLOATS_2,
-    FLOATS_2_OUT,
-    INTS_2_OUT,
-    RANGE,
-    SCRATCH,
-    Array,
-    given,
-    rows_of_workers,
+from kernelmap_providers import lanes
+from kernelmap_providers.arguments import Array
+from kernelmap_providers.jit.compile import entry, jit, native_address
+from kernelmap_providers.routers import topk
+from kernelmap_providers.routers import words as at
+from kernelmap_providers.routers.rows import (
+    PLAIN,
+    gather,
+    hide_padding,
+    is_finite,
+    largest_or_nan,
+    padded_row,
+    part_of,
+    renormalize,
+    row_of,
 )
-from kernelmap_providers.elementary import exp32
-from kernelmap_providers.jit.compile import compiled, entry
-from kernelmap_providers.routers.selection import chain_sum, largest_or_nan, run_rows, take_largest
+from kernelmap_providers.routers.words import TASK_ARGUMENTS, caller, padded, row_at, word
+from kernelmap_providers.simd import native, ops
+from kernelmap_providers.simd.static import StaticType
+from kernelmap_providers.simd.vectors import F32X16, I32X16
+
+MINUS_INFINITY: Final = np.float32(-np.inf)
+ZERO: Final = np.float32(0.0)
+
+
+@jit
+def add_bias(logits: int, bias: int, experts: int, choice: int, keys: int) -> None:
+    """``choice = logits + bias`` and its keys, of whole units; ``bias`` 0: there is none. Padding is never chosen."""
+    for i in range(0, padded(experts), topk.LANES):
+        value = ops.load(F32X16, logits + 4 * i)
+        if bias:
+            value = ops.add(value, ops.load(F32X16, bias + 4 * i))
+        ops.store(choice + 4 * i, value)
+        ops.store(keys + 4 * i, topk.key_of(value))
+    hide_padding(keys, experts)
+
+
+@jit
+def selected_row(call: int, mine: int, row: int) -> bool:
+    """One row. False for one with a NaN, or whose largest biased logit is infinite."""
+    experts, count = word(call + at.EXPERTS), word(call + at.SLOTS)
+    size = padded(experts)
+    logits, indices, weights = row_of(call, row)
+    choice, keys = row_at(mine, experts, 0), row_at(mine, experts, 1)
+    picked, spare = row_at(mine, experts, 2), row_at(mine, experts, 3)
+    bias = word(call + at.BIAS)
+    if bias:
+        bias = padded_row(bias, experts, spare, ZERO)
+    add_bias(padded_row(logits, experts, choice, MINUS_INFINITY), bias, experts, choice, keys)
+    largest = largest_or_nan(choice, size)
+    if not is_finite(largest):
+        return False
+    topk.largest(keys, size, count, mine, indices)
+    gather(choice, indices, count, picked)
+    most = ops.fill(F32X16, largest)
+    for i in range(0, count, topk.LANES):
+        above = ops.sub(ops.load(F32X16, picked + 4 * i), most)
+        ops.store(picked + 4 * i, lanes.exp(F32X16, I32X16, above))
+    renormalize(picked, count, PLAIN, np.float32(1.0), weights)
+    return True
 
 
 @entry
-def rows_range(
-    begin: int, end: int, worker: int, indices: Any, weights: Any, logits: Any, bias: Any, scratch: Any
-) -> int:
-    """Rows ``begin`` to ``end - 1``. Returns 0, or 1 + the first row with a NaN or whose largest logit is infinite."""
-    experts = logits.shape[1]
-    mine = scratch[worker]
-    choice = mine[: 4 * experts].view(np.float32)
-    taken = mine[4 * experts : 5 * experts]
-    for row in range(begin, end):
-        for i in range(experts):
-            choice[i] = logits[row, i] + bias[i]
-        largest = largest_or_nan(choice)
-        if not np.isfinite(largest):
-            return row + 1
-        taken[:] = 0
-        for slot in range(indices.shape[1]):
-            chosen = take_largest(choice, taken)
-            indices[row, slot] = chosen
-            weights[row, slot] = exp32(choice[chosen] - largest)
-        total = chain_sum(weights[row])
-        for slot in range(indices.shape[1]):
-            weights[row, slot] = weights[row, slot] / total
+def selected_task(_: Any, call: int, index: int, count: int, control: int) -> int:
+    """Thread ``index``'s range of rows, up to its first refused one."""
+    mine, total = part_of(call, index), word(call + at.ROWS)
+    for row in range(total * index // count, total * (index + 1) // count):
+        if not selected_row(call, mine, row):
+            native.atomic_min(call + at.BAD_ROW, row)
+            break
     return 0
 
 
 def moe_topk_softmax_of_selected_router_f32(spec: BuildSpec) -> Callable[..., int]:
-    """Builds the router; threads own ranges of rows (variant ``serial``: one thread).
-
-    Without a bias -0 is added: that changes no bit.
-    """
-    compiled(rows_range, *RANGE, INTS_2_OUT, FLOATS_2_OUT, FLOATS_2, FLOATS_1, SCRATCH)
-    no_bias = np.full(spec.dims["E"], -0.0, np.float32)
-    serial = spec.variant == "serial"
+    """Builds the router; threads own ranges of rows (variant ``serial``: one thread)."""
+    task = native_address(selected_task, StaticType(()), *TASK_ARGUMENTS)
+    route = caller(task, (PLAIN, 1.0, 1, 1), spec.variant == "serial")
+    no_bias = np.zeros(0, np.float32)
 
     def run(
         logits: Array, router_bias: Array | None, indices: Array, weights: Array, scores: Array, threads: int
     ) -> int:
-        bias = given(no_bias if router_bias is None else router_bias)
-        scratch = rows_of_workers(scores, threads)
-        return run_rows(rows_range, 1 if serial else threads, indices, weights, given(logits), bias, scratch)
+        return route(logits, no_bias if router_bias is None else router_bias, indices, weights, scores, threads)
 
     return run

@@ -64,6 +64,11 @@ class Emitter:
         """Unaligned store."""
         self.b.store(value, self.at(pointer, offset), align=1)
 
+    def prefetch(self, pointer: Value, offset: Offset) -> None:
+        """A hint that the cache line at ``pointer + offset`` will be read."""
+        arguments = [self.at(pointer, offset), I32(0), I32(3), I32(1)]
+        self._call("llvm.prefetch.p0", VOID, arguments)
+
     # ---- lanes ------------------------------------------------------------------------------------------------------
     def splat(self, scalar: Value, count: int) -> Value:
         """``scalar`` in each of ``count`` lanes."""

@@ -85,6 +85,27 @@ def load_word(typing_context: Any, address: Any) -> Any:
     return _i64(_i64), codegen
 
 
+@intrinsic
+def address_of(typing_context: Any, value: Any) -> Any:
+    """Address of a copy of ``value`` in the calling function's stack frame. What it refers to stays the caller's."""
+
+    def codegen(_context: Any, builder: ir.IRBuilder, _sig: Any, args: Any) -> Any:
+        with builder.goto_entry_block():
+            slot = builder.alloca(args[0].type)
+        builder.store(args[0], slot)
+        return builder.ptrtoint(slot, I64)
+
+    return _i64(value), codegen
+
+
+def load_value(context: Any, builder: ir.IRBuilder, kind: Any, address: Any) -> Any:
+    """For intrinsics: the value of type ``kind`` that ``address_of`` put at ``address``, with its own reference."""
+    pointer = builder.inttoptr(address, context.get_value_type(kind).as_pointer())
+    value = builder.load(pointer)
+    context.nrt.incref(builder, kind, value)
+    return value
+
+
 def external(name: str, *arguments: Any) -> Any:
     """A C function of the process that returns an int."""
     return types.ExternalFunction(name, types.int32(*arguments))

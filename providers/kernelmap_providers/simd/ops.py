@@ -13,7 +13,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from kernelmap_providers.simd.emit import F16, F32, I8, I32, PTR, Emitter, Value, constant
+from kernelmap_providers.simd.emit import F16, F32, I1, I8, I32, I64, PTR, Emitter, Value, constant
 from kernelmap_providers.simd.fold import Fold
 from kernelmap_providers.simd.static import StaticType, intrinsic
 from kernelmap_providers.simd.target import FORMS, Form
@@ -205,6 +205,18 @@ reinterpret = operation(
 reduce_add = operation(_integers, _reduce("add"), "Sum of integer lanes, wrapping. Floats are refused: order matters.")
 reduce_max = operation(_integers, _reduce("smax"), "Largest signed integer lane.")
 reduce_or = operation(_integers, _reduce("or"), "Bitwise or of all integer lanes.")
+mask_bits = operation(
+    lambda mask: types.int64,
+    lambda e, kinds, mask: e.b.zext(
+        e.b.bitcast(e.b.icmp_signed("<", mask, constant(mask.type, 0)), ir.IntType(kinds[0].count)), I64
+    ),
+    "Bit i of the result is 1 where mask lane i is negative; fewer than 64 lanes.",
+)
+trailing_zeros = operation(
+    lambda value: types.int64,
+    lambda e, kinds, value: e._call("llvm.cttz.i64", I64, [value, I1(0)]),
+    "Number of zero bits below the lowest set bit of an int64; 64 if there is none.",
+)
 lane = operation(
     lambda a, index: a.scalar,
     lambda e, kinds, a, index: e.b.extract_element(a, index),
@@ -258,6 +270,11 @@ load_i32 = operation(
     lambda address: types.int32,
     lambda e, kinds, address: e.load(_address(e, address), 0, I32),
     "One int32 from memory.",
+)
+load_i64 = operation(
+    lambda address: types.int64,
+    lambda e, kinds, address: e.load(_address(e, address), 0, I64),
+    "One int64 from memory.",
 )
 float_of_bits = operation(
     lambda bits: types.float32,

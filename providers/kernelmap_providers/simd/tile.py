@@ -23,7 +23,8 @@ ACT_MAX = 127
 ARGUMENTS = ("weights", "group_stride", "blocks", "acts", "act_index", "act_stride", "out", "out_index", "out_stride",
              "factors")  # fmt: skip
 """Arguments of a tile, all int64. Indices are addresses of int32 row numbers; an unindexed tile ignores them and takes
-rows one after the other. ``factors`` is the address of one fp32 a token (``scaled_add`` only)."""
+rows one after the other. ``factors`` is the address of one fp32 a token (``scaled_add``), or where prefetching begins
+(``lines``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,15 @@ class TileShape:
     indexed: bool = False
     scaled_add: bool = False
     """``out += factor * result`` (rounded after each operation) instead of ``out = result``."""
+    lines: int = 0
+    """Cache lines that are prefetched a block, from the address in ``factors`` on: what a later tile will read."""
 
     @property
     def suffix(self) -> str:
         """A name part that is unique to the choices."""
         flags = ("i" if self.indexed else "") + ("a" if self.scaled_add else "")
-        return f"{self.tokens}x{self.vectors}{flags}"
+        hints = f"l{self.lines}" if self.lines else ""
+        return f"{self.tokens}x{self.vectors}{flags}{hints}"
 
 
 Grid = list[list[Any]]
@@ -98,6 +102,7 @@ def _emit(tile: _Tile) -> None:
     zero = constant(vector(F32, e.lanes), 0.0)
     acc = tile.grid(lambda _t, _r: e.b.phi(zero.type))
     heads, bodies = _block_rows(e, tile, groups, bodies_at, index)
+    _prefetch(e, tile, index)
     tokens = [e.at(pointer, e.b.mul(index, I64(tile.fmt.act.bytes))) for pointer in acts]
     e, sums = _integer_sums(e, tile, heads, bodies, tokens)
     result = _float_steps(e, tile, acc, sums, heads, tokens)
@@ -157,6 +162,15 @@ def _block_rows(e: Emitter, tile: _Tile, groups: list[Rows], bodies_at: Value, i
         head = body = e.b.mul(index, I64(fmt.head_bytes + fmt.body_bytes))
     body = e.b.add(body, bodies_at)
     return [rows.at(e, head) for rows in groups], [rows.at(e, body) for rows in groups]
+
+
+def _prefetch(e: Emitter, tile: _Tile, index: Value) -> None:
+    """Hints of what the following tile reads; past the end of memory they do nothing."""
+    lines = tile.shape.lines
+    if lines:
+        start = e.at(e.b.inttoptr(tile.args["factors"], PTR), e.b.mul(index, I64(64 * lines)))
+        for line in range(lines):
+            e.prefetch(start, 64 * line)
 
 
 def _integer_sums(e: Emitter, tile: _Tile, heads: list[Rows], bodies: list[Rows], tokens: list[Value]) -> tuple[

@@ -17,6 +17,7 @@ from kernelmap_providers.gemm.unpacked import unpacked_gemm
 from kernelmap_providers.packed.layouts import PACKED_OF
 from kernelmap_providers.packed.weight import PackedWeight, aligned_bytes
 from kernelmap_providers.preparation.hooks import prepare_x8
+from kernelmap_providers.quantize.layouts import act_row_bytes
 from kernelmap_providers.reference.activations import quantized
 from kernelmap_providers.reference.dots import dot
 from kernelmap_providers.simd.target import FORMS, compiled_features, host_form
@@ -56,7 +57,7 @@ def test_packed_is_the_oracle(name: str, form: str) -> None:
     """Rows outside every group and vector size, more tokens than any tile, one token; 1, 2, 3 and 8 threads."""
     rng = np.random.default_rng(5)
     fmt = PACKED_OF[name]
-    for rows, values, tokens in ((45, 2 * 256, 13), (16, 256, 4), (83, 3 * 256, 1)):
+    for rows, values, tokens in ((45, 2 * 256, 13), (16, 256, 4), (83, 3 * 256, 1), (77, 5 * 256, 1)):
         weight, x = random_rows(name, rng, (rows, values)), activations(rng, tokens, values)
         run, expected = packed_gemm(fmt, FORMS[form], rows, values), oracle(name, x, weight)
         prepared = pack_weight(name, weight, (rows, values))
@@ -75,6 +76,30 @@ def test_stored_is_the_oracle(name: str, form: str) -> None:
             run = unpacked_gemm(name, FORMS[form], rows, values, together)
             for threads in (1, 2, 3, 8):
                 assert same(call(run, name, x, weight, rows, threads), expected)
+
+
+REPACKED = [("q4_k", form) for form in RUNNABLE] + [
+    (name, host_form().name) for name in ("q5_k", "q6_k", "q8_0", "mxfp4")
+]
+
+
+@pytest.mark.parametrize(("name", "form"), REPACKED)
+def test_repacking_is_the_oracle_and_stays_in_its_scratch(name: str, form: str) -> None:
+    """Row counts on every side of a vector and a pass, tokens on both sides of the threshold; scratch as maps say."""
+    rng = np.random.default_rng(16)
+    fmt = PACKED_OF[name]
+    for rows, values, tokens in ((83, 512, 5), (32, 256, 13), (7, 256, 9), (41, 256, 4), (1, 256, 27)):
+        weight, x = random_rows(name, rng, (rows, values)), activations(rng, tokens, values)
+        expected = oracle(name, x, weight)
+        run = unpacked_gemm(name, FORMS[form], rows, values, repack=True)
+        for threads in (1, 2, 3, 8):
+            acts = -(-tokens * act_row_bytes(fmt.act, values) // 64) * 64
+            size = acts + threads * unpacked.REPACKED_GROUPS * fmt.group_bytes(values)
+            scratch, y = aligned_bytes(size + 64), np.full((tokens, rows), np.nan, np.float32)
+            scratch[...] = 0xFF
+            assert run(x, weight, y, scratch[:size], threads) == 0
+            assert same(y, expected)
+            assert (scratch[size:] == 0xFF).all()
 
 
 def adversarial(name: str, rng: np.random.Generator, rows: int, values: int) -> Bytes:

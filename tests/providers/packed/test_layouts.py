@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from kernelmap_providers.formats import mxfp4, q4_k, q5_1, q5_k, q6_k, q8_0, random_rows
-from kernelmap_providers.packed.layouts import PACKED_FORMATS, PACKED_OF, pack_rows
+from kernelmap_providers.packed.layouts import PACKED_FORMATS, PACKED_OF, pack_rows, unpack_rows
 from kernelmap_providers.packed.weight import aligned_bytes
 
 Bytes = npt.NDArray[np.uint8]
@@ -151,3 +151,24 @@ def test_packed_bytes_stay_close_to_the_stored() -> None:
         fmt = PACKED_OF[name]
         stored = 8 * 2048 // fmt.values * fmt.source_bytes
         assert stored <= fmt.packed_bytes(8, 2048) <= stored * limit
+
+
+@pytest.mark.parametrize("layout", PACKED_FORMATS)
+@pytest.mark.parametrize("rows", [1, 8, 11, 16])
+@pytest.mark.parametrize("count", [1, 3])
+def test_unpacking_gives_the_stored_bytes_back(layout: str, rows: int, count: int) -> None:
+    """Any bytes whatever, from rows that do not follow one another in memory."""
+    fmt = PACKED_FORMATS[layout]
+    stored = np.random.default_rng(7).integers(0, 256, (rows, count * fmt.source_bytes + 5), np.uint8)[:, 3:-2]
+    whole = packed(fmt.source, stored, count * fmt.values)
+    assert unpack_rows(fmt, whole, rows).tobytes() == stored.tobytes()
+    assert unpack_rows(fmt, whole[::-1][::-1], 0).shape == (0, stored.shape[1])
+
+
+def test_unpacking_refuses_what_was_not_packed_so() -> None:
+    fmt = PACKED_OF["q4_k"]
+    groups = np.zeros((2, fmt.group_bytes(256)), np.uint8)
+    with pytest.raises(ValueError, match="up to 16 rows, not 17"):
+        unpack_rows(fmt, groups, 17)
+    with pytest.raises(ValueError, match="no q4_k_x8 group has 1183 bytes"):
+        unpack_rows(fmt, groups[:, :-1], 8)
