@@ -71,3 +71,13 @@ def test_a_text_that_is_no_utf_8_leaves_the_old_file_alone(tmp_path: Path) -> No
     with pytest.raises(KernelmapError, match="no text in UTF-8"):
         write_whole("a\udcff", path)
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_links_and_modes_are_kept(tmp_path: Path) -> None:
+    target, link = tmp_path / "real" / "out.txt", tmp_path / "link.txt"
+    target.parent.mkdir()
+    target.write_text("old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    write_whole("new", link)
+    assert link.is_symlink() and target.read_text() == "new" and target.stat().st_mode & 0o777 == 0o600

@@ -44,7 +44,7 @@ DISTINCT = 4
 INPUTS = 4
 ROUND_SECONDS = 0.03
 SLOW_TOKENS = 512
-"""More tokens than these are not given to the forms that take one token or pair at a time."""
+"""More tokens than these are not given to the naive form and to torch."""
 PREFILL, DECODE = Phase.PREFILL, Phase.DECODE
 
 
@@ -201,7 +201,7 @@ def ours(layer: Layer, given: list[dict[str, Array]], threads: int) -> dict[str,
     """Our providers; a call takes the number of the input and returns the output."""
     tokens, calls = len(given[0]["hidden"]), {}
     for form, phases in layer.bound.items():
-        if form == "packed" or (tokens <= SLOW_TOKENS and (form != "naive" or threads == 1)):
+        if form != "naive" or (tokens <= SLOW_TOKENS and threads == 1):
             op = phases[PREFILL if tokens > 1 else DECODE]
             calls[form] = _our_call(op, given, threads)
     return calls

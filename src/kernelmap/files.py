@@ -23,13 +23,15 @@ def whole_file(path: Path, code: str) -> Iterator[IO[bytes]]:
     try:
         if path.exists() and not path.is_file():
             raise KernelmapError(Diagnostic(code, f"cannot write {path}: there is something that is no file"))
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".tmp", delete=False) as file:
+        place = path.resolve()  # a link stays one, and its target is written
+        mode = place.stat().st_mode & 0o777 if place.exists() else 0o644
+        with tempfile.NamedTemporaryFile(dir=place.parent, prefix=place.name, suffix=".tmp", delete=False) as file:
             temporary = file.name
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(place)
         temporary = ""
     except OSError as error:
         raise KernelmapError(Diagnostic(code, f"cannot write {path}: {error.strerror or error}")) from None

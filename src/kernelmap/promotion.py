@@ -12,6 +12,7 @@ from kernelmap.bench.ratios import LEAST_ROUNDS, MOST_NOISE
 from kernelmap.bench.record import case_text, of_group, ratio_in, read_record, record_text
 from kernelmap.errors import Diagnostic, KernelmapError, Place, Severity, nearest
 from kernelmap.files import write_whole
+from kernelmap.host import probe_host
 from kernelmap.json_edit import with_appended, with_value, without_item
 from kernelmap.jsonsource import JsonSource, read_json
 from kernelmap.models.bench import BenchCase, BenchRecord
@@ -209,19 +210,21 @@ def _refusals(item: KernelMap, cases: list[BenchCase], place: Place) -> Iterator
 def _rivals(item: KernelMap, case: BenchCase, record: BenchRecord, registry: Registry) -> list[str]:
     """Who would be selected in a case without the candidate: what was then, and the first production provider now."""
     found = [case.incumbent] if case.incumbent not in (None, item.id) else []
+    # A record of a narrower profile must not hide what this machine would lose.
+    isa = {*record.host.isa, *probe_host().isa}
     for other in registry.ladders[item.selection.equivalence_group]:
-        if other.id != item.id and _serves(other, case, record):
+        if other.id != item.id and _serves(other, case, isa):
             found.append(other.id)
             break
     return list(dict.fromkeys(name for name in found if name is not None))
 
 
-def _serves(other: KernelMap, case: BenchCase, record: BenchRecord) -> bool:
+def _serves(other: KernelMap, case: BenchCase, isa: set[str]) -> bool:
     return (
         other.executable
         and other.selection.status is Status.PRODUCTION
         and case.phase in other.selection.phases
-        and set(other.requires.isa) <= set(record.host.isa)
+        and set(other.requires.isa) <= isa
         and not any(limit.refusal(name, case.dims[name]) for name, limit in other.constraints.dims.items())
     )
 

@@ -397,3 +397,19 @@ def test_a_reason_has_no_control_characters(box: Box, capsys: pytest.CaptureFixt
     capsys.readouterr()
     assert box.run("demote", "benchbox_slow", "--reason", reason, "--yes") == 2
     assert "--reason" in capsys.readouterr().err and box.map("slow").read_text() == before
+
+
+def test_a_record_of_a_narrower_host_does_not_hide_what_this_machine_would_lose(
+    box: Box, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A provider in production that this machine can run, and the record's host could not, has to be timed too."""
+    impl = {"backend": "numpy", "function": "benchbox.slow:matmul", "variants": [{"name": "serial"}]}
+    box.add(kernel_map("slow2", 150, requires={"isa": ["avx2"]}, impl=impl))
+    box.edit(box.record, lambda value: value["host"].update(isa=[]))
+    machine = promotions.probe_host()
+    for isa, lacking in ((("avx2",), True), ((), False)):
+        monkeypatch.setattr(promotions, "probe_host", lambda isa=isa: machine.model_copy(update={"isa": isa}))
+        code, value = promote(box, capsys, "--dry-run")
+        says = [d["message"] for d in value["diagnostics"] if d["code"] == "KM592"]
+        assert any("benchbox_slow2, which is selected now" in text for text in says) == lacking
+        assert (code == 0) != lacking
