@@ -16,7 +16,7 @@ from kernelmap.host import probe_host
 from kernelmap.inventory import read_inventory
 from kernelmap.models.circuit import Circuit
 from kernelmap.models.loading import validate
-from kernelmap.models.policy import Policy, PolicyRoute
+from kernelmap.models.policy import Pin, Policy
 from kernelmap.recorded import Recording
 from kernelmap.registry import load_registry
 from kernelmap.resolver import resolve
@@ -30,18 +30,18 @@ PRODUCTION = "moe_swiglu_expert_forward_q4k_q5k"
 BUCKETED, PACKED = f"{PRODUCTION}_bucketed", f"{PRODUCTION}_packed"
 
 
-def bound(circuit: CircuitFile, path: Path, *routes: tuple[str, Phase, str]) -> BoundPlan:
+def bound(circuit: CircuitFile, path: Path, *pins: tuple[str, Phase, str], exclude: tuple[str, ...] = ()) -> BoundPlan:
     model = read_inventory(path)
-    policy = Policy(routes=tuple(PolicyRoute(op=op, phase=phase, allow=allow) for op, phase, allow in routes))
+    policy = Policy(pin=tuple(Pin(op=op, phase=phase, id=name) for op, phase, name in pins), exclude=exclude)
     plan = resolve(circuit.circuit, circuit.source, model, REGISTRY, probe_host(), policy)
     return bind(plan, circuit, REGISTRY, model)
 
 
 def test_a_tensor_prepared_for_prefill_and_decode_exists_once() -> None:
-    """Bucketed and packed name the same layouts; the bytes of production come out in both phases."""
+    """Bucketed and packed name the same layouts; the bytes of stored weights come out in both phases."""
     circuit, model = circuit_for("qwen35moe"), DATA / "qwen35moe.gguf"
     prefill, decode = ("routed_experts", Phase.PREFILL, BUCKETED), ("routed_experts", Phase.DECODE, PACKED)
-    both, alone = bound(circuit, model, prefill, decode), bound(circuit, model, prefill)
+    both, alone = bound(circuit, model, prefill, decode), bound(circuit, model, prefill, exclude=(PACKED,))
     assert both.prepared_bytes == alone.prepared_bytes > 0
     weights = {
         (phase, step.name, port): weight
@@ -54,11 +54,12 @@ def test_a_tensor_prepared_for_prefill_and_decode_exists_once() -> None:
     for (phase, name, port), weight in weights.items():
         if phase is Phase.PREFILL:
             assert weight is weights[Phase.DECODE, name, port]
-    recording, production = Recording(DATA / "qwen35moe.acts.npz"), bound(circuit, model)
+    recording = Recording(DATA / "qwen35moe.acts.npz")
+    stored = bound(circuit, model, exclude=(BUCKETED, PACKED))
     for phase, run in ((Phase.PREFILL, Session.prefill), (Phase.DECODE, Session.decode)):
         given = recording.inputs(both.elaborated, phase)
         session = Session(both, threads=2)
-        made, expected = run(session, given), run(Session(production), given)
+        made, expected = run(session, given), run(Session(stored), given)
         assert {entry.provider for entry in session.trace if entry.op == "routed_experts"} == {
             BUCKETED if phase is Phase.PREFILL else PACKED
         }
@@ -68,7 +69,7 @@ def test_a_tensor_prepared_for_prefill_and_decode_exists_once() -> None:
 
 
 def test_one_token_runs_its_experts_in_parallel() -> None:
-    production = bound(circuit_for("qwen35moe"), DATA / "qwen35moe.gguf")
+    production = bound(circuit_for("qwen35moe"), DATA / "qwen35moe.gguf", exclude=(BUCKETED, PACKED))
     session = Session(production, threads=2)
     recording = Recording(DATA / "qwen35moe.acts.npz")
     session.decode(recording.inputs(production.elaborated, Phase.DECODE))
@@ -130,12 +131,13 @@ def test_bind_passes_row_views_of_a_fused_tensor(tmp_path: Path, suffix: str) ->
     """The same outputs as from separate tensors; unprepared weights are views, not copies."""
     data = np.load(DATA / "qwen3moe.moe.npz")
     phase = Phase.DECODE if suffix == "_packed" else Phase.PREFILL
-    routes = [("experts", phase, f"moe_swiglu_expert_forward_q4k_q4k{suffix}")] if suffix else []
+    provider = f"moe_swiglu_expert_forward_q4k_q4k{suffix}"
+    pins = [("experts", at, provider) for at in ([phase] if suffix else [Phase.PREFILL, Phase.DECODE])]
     given = {f"{name}/0": data[f"prefill/1/{role}"] for name, role in
              (("hidden", "hidden"), ("indices", "topk"), ("weights", "weights"))}  # fmt: skip
     made = {}
     for fused in (False, True):
-        plan = bound(fused_circuit(fused), write_model(tmp_path / f"{fused}.gguf", data, fused), *routes)
+        plan = bound(fused_circuit(fused), write_model(tmp_path / f"{fused}.gguf", data, fused), *pins)
         session = Session(plan, threads=3)
         found = session.decode(given) if phase is Phase.DECODE else session.prefill(given)
         made[fused] = found["y/0"].tobytes()

@@ -71,11 +71,11 @@ def test_resolve_with_and_without_a_model(installed: Path, tmp_path: Path) -> No
 
 
 def test_why_not_names_the_missing_route(installed: Path, tmp_path: Path) -> None:
-    provider = "moe_swiglu_expert_forward_q4k_q5k_bucketed"
-    done = run(installed, tmp_path, "explain", "qwen35_moe", "routed_experts", "--why-not", provider)
+    provider = "moe_swiglu_shared_forward_q8_0_gated_packed"
+    done = run(installed, tmp_path, "explain", "qwen35_moe", "shared_experts", "--why-not", provider)
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
-    assert f"{provider} is not selected for routed_experts (prefill): a candidate, and no route allows it." in said
+    assert f"{provider} is not selected for shared_experts (prefill): a candidate, and no route allows it." in said
 
 
 def test_installed_files_are_the_ones_that_ran(installed: Path, tmp_path: Path) -> None:

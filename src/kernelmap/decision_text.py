@@ -87,8 +87,9 @@ def _formats(decision: Decision, storage: str) -> Iterator[str]:
         first = decision.layers[0] if decision.layers else 0
         tensor = use.tensor.replace("{layer}", str(first))
         rows = f" rows {use.rows[0]}-{use.rows[1] - 1}" if use.rows else ""
-        prepared = f", prepared as {use.prepared_format}" if use.prepared_format else ""
-        yield f"         {{{use.port}}}={use.format} from {tensor}{rows} ({storage}){prepared}"
+        yield f"         {{{use.port}}}={use.format} from {tensor}{rows} ({storage})"
+        if use.prepared_format:
+            yield f"           prepared as {use.prepared_format}"
 
 
 def _candidate(item: Candidate, decision: Decision, width: int) -> list[str]:

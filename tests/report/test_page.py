@@ -215,7 +215,8 @@ def test_evidence_is_valid_stale_or_missing(browser: Browser, shipped: Report, t
     valid, stale = (item.model_copy(update={"evidence": proof}) for item in shipped.maps[:2])
     valid = valid.model_copy(update={"gaps": ()})
     stale = stale.model_copy(update={"gaps": ("the map changed",)})
-    made = shipped.model_copy(update={"maps": (valid, stale, *shipped.maps[2:])})
+    without = (item.model_copy(update={"evidence": None, "gaps": ("no evidence",)}) for item in shipped.maps[2:])
+    made = shipped.model_copy(update={"maps": (valid, stale, *without)})
     browser.open(write(tmp_path, report_html(made)), "#/maps?evidence=valid")
     assert texts(browser, "#view tbody th a") == [valid.map.id]
     browser.go("#/maps?evidence=stale")

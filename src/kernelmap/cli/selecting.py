@@ -100,10 +100,10 @@ def _why_not(item: Explanation, provider: str) -> str:
     """The answer in one sentence."""
     candidate = next(entry for entry in item.decision.candidates if entry.id == provider)
     where = f"{item.decision.name} ({item.decision.phase.value})"
-    if candidate.selected:
-        return f"{provider} is selected for {where}."
     why = " and ".join(reason.message for reason in candidate.reasons)
     text = f"{provider} is not selected for {where}: {_ARTICLES[candidate.status]}, and {why}."
+    if candidate.selected:
+        text = f"{provider} is selected for {where}."
     return textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False)
 
 
