@@ -16,8 +16,11 @@ import pytest
 from kernelmap.check import check_all
 from kernelmap.errors import Diagnostic, KernelmapError, Severity
 from kernelmap.map_checks import lints
+from kernelmap.models.kernel_map import KernelMap
+from kernelmap.models.loading import validate
 from kernelmap.registry import load_registry, read_registry
 from kernelmap.rules.registry import RULES
+from kernelmap.vocabulary import Device
 from support import (
     GROUP,
     World,
@@ -27,6 +30,7 @@ from support import (
     make_map,
     map_value,
     registry_of,
+    source_of,
     write_json,
     write_registry,
 )
@@ -334,6 +338,13 @@ def test_lint_a_provider_in_the_shadow_of_another() -> None:
 def test_lint_no_shadow_where_the_higher_one_may_be_refused(high: Json) -> None:
     maps = [make_map("high", priority=2, **high), make_map("low", priority=1)]
     assert lint(maps, certified=frozenset({"high", "low"}), routed=frozenset({"high"})) == []
+
+
+def test_lint_no_shadow_over_a_provider_for_any_device() -> None:
+    value = map_value("low", priority=1)
+    low = validate(source_of({**value, "requires": {**value.get("requires", {}), "device": "any"}}), KernelMap)
+    assert low.requires.device is Device.ANY
+    assert lint([make_map("high", priority=2), low], certified=frozenset({"high", "low"})) == []
 
 
 def test_lint_a_shadow_may_be_cast_by_several() -> None:

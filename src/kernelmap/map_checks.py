@@ -229,7 +229,8 @@ def _shadow(item: KernelMap, ladders: Mapping[str, tuple[KernelMap, ...]]) -> st
 
 
 def _above(other: KernelMap, item: KernelMap) -> bool:
-    return other.selection.priority > item.selection.priority
+    wherever = other.requires.device is Device.ANY or item.requires.device is Device.CPU
+    return wherever and other.selection.priority > item.selection.priority
 
 
 def _always(item: KernelMap, phase: Phase) -> bool:
