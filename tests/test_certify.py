@@ -63,6 +63,17 @@ def test_each_planted_mistake_is_refused(like: str, function: str, said: str) ->
     assert any(said in str(fault) for fault in outcome.faults), outcome.faults
 
 
+def test_a_provider_unlike_another_of_its_group_gets_no_certificate() -> None:
+    """Right by the oracle, and yet the group is not one: the certificate says with whom it disagrees."""
+    right, _ = planted(Q4_K, "right")
+    wrong, registry = planted(Q4_K, "dropped_mins")
+    outcome = certify(right, registry.with_maps([right]), HOST, most=8)
+    assert outcome.evidence is None
+    assert outcome.faults and all("unlike dropped_mins: y differs" in str(fault) for fault in outcome.faults)
+    elsewhere = wrong.model_copy(update={"requires": wrong.requires.model_copy(update={"isa": ("sve",)})})
+    assert certify(right, REGISTRY.with_maps([right, elsewhere]), HOST, most=2).evidence is not None
+
+
 def certificate(tmp_path: Path) -> Evidence:
     outcome = certify(REGISTRY.maps["gemv_fp32"], REGISTRY, HOST, most=2)
     assert outcome.evidence is not None

@@ -6,12 +6,12 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelmap.certify.corpus import Case, cases_of
-from kernelmap.certify.trial import Fault, Subject
-from kernelmap.errors import Diagnostic, KernelmapError
+from kernelmap.certify.trial import PATTERNS, Fault, Subject, compare
+from kernelmap.errors import BindError, Diagnostic, KernelmapError
 from kernelmap.files import write_whole
 from kernelmap.host import load_host
 from kernelmap.map_checks import not_executable
@@ -22,6 +22,7 @@ from kernelmap.models.kernel_map import DimConstraint, KernelMap, Variant
 from kernelmap.registry import Registry
 from kernelmap.source_digests import installed_sources, map_source_digest
 from kernelmap.toolchain import toolchain
+from kernelmap.vocabulary import Status
 
 PATHS: Mapping[str, str | None] = {
     "portable": None,
@@ -46,10 +47,11 @@ class Outcome:
 def certify(
     item: KernelMap, registry: Registry, host: Host, *, seed: int = 7, most: int = 8, report: Report | None = None
 ) -> Outcome:
-    """Runs every variant on every ISA path that this host has, over the corpus, against the oracle.
+    """Runs every variant on every ISA path that this host has, over the corpus, against the oracle and its group.
 
-    Deterministic corpus for a seed. Stops at the first faulty case. Raises KernelmapError if the provider cannot be
-    loaded, or if no case fits it.
+    Every other provider of the group that takes a case runs it, too, and may differ by the contract's equivalence; with
+    a tolerance by twice that, since each may lie on its own side of the oracle. Deterministic corpus for a seed. Stops
+    at the first faulty case. Raises KernelmapError if the provider cannot be loaded, or if no case fits it.
     """
     if not item.executable:
         raise KernelmapError(not_executable(item, registry.sources.get(item.id)))
@@ -65,6 +67,7 @@ def certify(
             report(f"{item.id} {variant.name} {path}", step, len(plan))
         for case in cases_of(contract, item, variant, seed, paths[path], most):
             found, error = _case_faults(item, variant, case)
+            found = found or _group_faults(item, variant, case, registry, paths[path])
             faults += tuple(Fault(f"{path} {variant.name} {f.case}", f.threads, f.text) for f in found)
             if faults:
                 return Outcome(None, faults)
@@ -107,6 +110,48 @@ def _case_faults(item: KernelMap, variant: Variant, case: Case) -> tuple[tuple[F
             return trial.faults, worst
         worst = max(worst, trial.worst_error)
     return (), worst
+
+
+def _group_faults(
+    item: KernelMap, variant: Variant, case: Case, registry: Registry, isa: tuple[str, ...]
+) -> tuple[Fault, ...]:  # fmt: skip
+    """What the other providers of the group give for a case where it differs from what this one gives."""
+    subject, found = Subject(item, variant, case), []
+    status, outputs, _ = subject.call(1, PATTERNS[0])
+    for other in registry.ladders[item.selection.equivalence_group]:
+        beside = next((v for v in other.impl.variants if _fits(v, isa) and _admits(v, case.dims)), None)
+        if other.id == item.id or beside is None or not _takes(other, case.dims, isa):
+            continue
+        spec = replace(case.spec, provider=other.id, variant=beside.name, prepared=_prepared(other))
+        try:
+            theirs, made, _ = Subject(other, beside, replace(case, spec=spec)).call(1, PATTERNS[0])
+        except BindError:  # what cannot be loaded here (an extra is missing) serves nobody here
+            continue
+        if theirs != status:
+            found.append(Fault(case.label, 1, f"status {status}, and {other.id} says {theirs}"))
+        elif status == 0:
+            differing = compare(case.contract, made, outputs, sides=2)[1]
+            found += [Fault(case.label, 1, f"unlike {other.id}: {text}") for text in differing]
+    return tuple(found)
+
+
+def _admits(variant: Variant, dims: Mapping[str, int]) -> bool:
+    return all(dims[dim] >= bound if side == "min" else dims[dim] <= bound for dim, side, bound in variant.guards)
+
+
+def _takes(other: KernelMap, dims: Mapping[str, int], isa: tuple[str, ...]) -> bool:
+    """Whether a provider may serve these dims in some phase: not one that is deprecated or cannot run here."""
+    limits = other.constraints.dims.items()
+    return (
+        other.executable
+        and other.selection.status is not Status.DEPRECATED
+        and set(other.requires.isa) <= set(isa)
+        and not any(limit.refusal(name, dims[name]) for name, limit in limits)
+    )
+
+
+def _prepared(item: KernelMap) -> dict[str, str]:
+    return {port: hook.prepared_format for hook in item.weight_preparation for port in hook.weights}
 
 
 def _add(corpus: hashlib._Hash, case: Case) -> None:

@@ -131,8 +131,13 @@ def guarded_call(
     return status, {**made, **{n: a for n, a in state.items() if a is not None}}, texts
 
 
-def compare(contract: Contract, expected: Mapping[str, Array], actual: Mapping[str, Array]) -> tuple[float, list[str]]:
-    """(largest absolute difference, what differs beyond the contract's equivalence)."""
+def compare(
+    contract: Contract, expected: Mapping[str, Array], actual: Mapping[str, Array], sides: int = 1
+) -> tuple[float, list[str]]:  # fmt: skip
+    """(largest absolute difference, what differs beyond the contract's equivalence).
+
+    ``sides`` tolerances lie between the two: 2 where both are providers.
+    """
     worst, texts = 0.0, []
     written = [port.name for port in contract.state if port.access != "read"]
     for name in (*(port.name for port in contract.outputs), *written):
@@ -144,7 +149,9 @@ def compare(contract: Contract, expected: Mapping[str, Array], actual: Mapping[s
         worst = max(worst, error)
         rule = contract.equivalence
         if isinstance(rule, Tolerance):
-            if not np.allclose(plain(have), plain(want), rtol=rule.rtol, atol=rule.atol, equal_nan=True):
+            if not np.allclose(
+                plain(have), plain(want), rtol=sides * rule.rtol, atol=sides * rule.atol, equal_nan=True
+            ):
                 texts.append(f"{name} is beyond the tolerance, by up to {error:.3g}")
         elif want.tobytes() != have.tobytes():
             bytes_want = np.ascontiguousarray(want).view(np.uint8).reshape(want.size, -1)
