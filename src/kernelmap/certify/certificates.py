@@ -49,9 +49,9 @@ def certify(
 ) -> Outcome:
     """Runs every variant on every ISA path that this host has, over the corpus, against the oracle and its group.
 
-    Every other provider of the group that takes a case runs it, too, and may differ by the contract's equivalence; with
-    a tolerance by twice that, since each may lie on its own side of the oracle. Deterministic corpus for a seed. Stops
-    at the first faulty case. Raises KernelmapError if the provider cannot be loaded, or if no case fits it.
+    Every other provider in production that takes a case runs it, too, and may differ by the contract's equivalence; a
+    tolerance counts twice: each may lie on its own side of the oracle. Deterministic corpus for a seed. Stops at the
+    first faulty case. Raises KernelmapError if the provider cannot be loaded, or if no case fits it.
     """
     if not item.executable:
         raise KernelmapError(not_executable(item, registry.sources.get(item.id)))
@@ -140,11 +140,14 @@ def _admits(variant: Variant, dims: Mapping[str, int]) -> bool:
 
 
 def _takes(other: KernelMap, dims: Mapping[str, int], isa: tuple[str, ...]) -> bool:
-    """Whether a provider may serve these dims in some phase: not one that is deprecated or cannot run here."""
+    """Whether a provider is eligible for these dims in some phase.
+
+    One not in production needs a route and may be wrong: it does not stand in the way of others.
+    """
     limits = other.constraints.dims.items()
     return (
         other.executable
-        and other.selection.status is not Status.DEPRECATED
+        and other.selection.status is Status.PRODUCTION
         and set(other.requires.isa) <= set(isa)
         and not any(limit.refusal(name, dims[name]) for name, limit in limits)
     )
