@@ -105,6 +105,20 @@ class Ggml:
             index += 1
         return None
 
+    def compute(self, graph: Any, threads: int) -> None:
+        """Compute a graph. Raises RuntimeError if ggml fails."""
+        if self.threads != threads:
+            self.cpu.ggml_backend_cpu_set_n_threads(self.backend, threads)
+            self.threads = threads
+        if self.base.ggml_backend_graph_compute(self.backend, graph):
+            raise RuntimeError("ggml_backend_graph_compute failed")
+
+    def rows_of(self, tensor: int) -> npt.NDArray[np.float32]:
+        """Copy of an fp32 tensor, ``[rows, values]``."""
+        at = _Tensor.from_address(tensor)
+        memory = (c.c_char * self.base.ggml_nbytes(tensor)).from_address(at.data)
+        return np.frombuffer(memory, np.float32).reshape(-1, at.ne[0]).copy()
+
     def row_bytes(self, name: str, values: int) -> int:
         """Bytes of a row."""
         return int(self.base.ggml_row_size(TYPES[name], values))
@@ -181,11 +195,7 @@ class MatMul:
 
     def run(self, threads: int) -> None:
         """Compute the graph."""
-        if self.ggml.threads != threads:
-            self.ggml.cpu.ggml_backend_cpu_set_n_threads(self.ggml.backend, threads)
-            self.ggml.threads = threads
-        if self.ggml.base.ggml_backend_graph_compute(self.ggml.backend, self._graph):
-            raise RuntimeError("ggml_backend_graph_compute failed")
+        self.ggml.compute(self._graph, threads)
 
     def runner(self, threads: int) -> Callable[[], None]:
         """``run`` as a callable without arguments."""
@@ -193,9 +203,7 @@ class MatMul:
 
     def output(self) -> npt.NDArray[np.float32]:
         """Copy of ``y`` ``[M, N]``."""
-        tensor = _Tensor.from_address(self._y)
-        memory = (c.c_char * self.ggml.base.ggml_nbytes(self._y)).from_address(tensor.data)
-        return np.frombuffer(memory, np.float32).reshape(tensor.ne[1], tensor.ne[0]).copy()
+        return self.ggml.rows_of(self._y)
 
     def free(self) -> None:
         """Release buffers and contexts."""

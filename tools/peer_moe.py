@@ -134,17 +134,11 @@ class PeerBlock:
 
     def run(self, threads: int) -> None:
         """Compute the graph."""
-        if self.ggml.threads != threads:
-            self.ggml.cpu.ggml_backend_cpu_set_n_threads(self.ggml.backend, threads)
-            self.ggml.threads = threads
-        if self.ggml.base.ggml_backend_graph_compute(self.ggml.backend, self._graph):
-            raise RuntimeError("ggml_backend_graph_compute failed")
+        self.ggml.compute(self._graph, threads)
 
     def output(self) -> npt.NDArray[np.float32]:
         """Copy of the result ``[T, H]``."""
-        tensor = _Tensor.from_address(self._y)
-        memory = (c.c_char * self.ggml.base.ggml_nbytes(self._y)).from_address(tensor.data)
-        return np.frombuffer(memory, np.float32).reshape(-1, tensor.ne[0]).copy()
+        return self.ggml.rows_of(self._y)
 
     def free(self) -> None:
         """Release the graph."""

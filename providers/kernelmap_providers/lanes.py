@@ -1,4 +1,4 @@
-"""``elementary`` on whole vectors: the same operations in the same order, so the same bits.
+"""``reference.elementary`` on whole vectors: the same operations in the same order, so the same bits.
 
 ``floats`` and ``ints`` are the kinds of as many fp32 and int32 lanes (``vectors.F32X8`` and ``I32X8``, or 16 of each).
 """
@@ -84,7 +84,7 @@ def sigmoid(floats: Any, ints: Any, x: Any) -> Any:
 
 @inlined
 def tanh(floats: Any, ints: Any, x: Any) -> Any:
-    """``elementary.tanh32``: both of its branches, then the one that the magnitude asks for."""
+    """``reference.elementary.tanh32``: both of its branches, then the one that the magnitude asks for."""
     magnitude = ops.reinterpret(floats, ops.bit_and(ops.reinterpret(ints, x), ops.fill(ints, MAGNITUDE)))
     z = ops.mul(x, x)
     p = step(floats, ops.fill(floats, T0), z, T1)

@@ -35,8 +35,8 @@ from kernelmap_providers.experts.steps import (
     refused,
     token_is_fine,
 )
-from kernelmap_providers.experts.words import put, word
 from kernelmap_providers.jit.compile import entry, jit
+from kernelmap_providers.memory import put, word
 from kernelmap_providers.pool.control import barrier
 from kernelmap_providers.simd import native, ops
 
@@ -214,4 +214,4 @@ def down_item(call: int, mine: int, first: int, most: int) -> None:
         name_rows(mine, inner + place * stride, identity, stride, identity, pairs)
         multiply(call, mine, at.DOWN, at.DOWN_DOTS, expert, first, columns, y + place * y_stride, y_stride)
     for token in range(word(call + at.TOKENS)):
-        merge_token(call, y, y_stride, places, factors, token, first, columns)
+        merge_token(call, mine, y, y_stride, places, factors, token, first, columns)

@@ -23,8 +23,8 @@ from kernelmap_providers.experts.steps import (
     set_factor,
     token_is_fine,
 )
-from kernelmap_providers.experts.words import put, word
 from kernelmap_providers.jit.compile import entry, jit
+from kernelmap_providers.memory import put, word
 from kernelmap_providers.simd import ops
 
 ZERO_INDEX = np.int32(0)

@@ -10,9 +10,9 @@ from kernelmap_providers import lanes
 from kernelmap_providers.elementary import ONE, ZERO
 from kernelmap_providers.experts import words as at
 from kernelmap_providers.experts.legs import LEG_ARGUMENTS
-from kernelmap_providers.experts.words import word
 from kernelmap_providers.jit.compile import entry, inlined, jit, native_address
 from kernelmap_providers.jit.generic import generic
+from kernelmap_providers.memory import word
 from kernelmap_providers.simd import ops
 from kernelmap_providers.simd.static import StaticType
 from kernelmap_providers.simd.vectors import F32X8, I32X8
@@ -53,7 +53,7 @@ def activate_entry(kind: Any, words: int, _first: int, values: int, _: int) -> i
 
 def activate_row(kind: Any, words: Any, values: Any) -> None:
     """One row by the function that ``kind`` names."""
-    raise NotImplementedError
+    raise NotImplementedError("called from jitted code only")
 
 
 @generic(activate_row)
@@ -136,7 +136,7 @@ FUNCTIONS = {"clamped": clamped, "situ": situ}
 
 def activation(kind: Any, g: Any, u: Any, first: Any, second: Any) -> Any:
     """The function of two parameters that ``kind`` names, on eight lanes."""
-    raise NotImplementedError
+    raise NotImplementedError("called from jitted code only")
 
 
 @generic(activation)

@@ -14,12 +14,13 @@ from kernelmap.vocabulary import FORMATS
 from kernelmap_providers.elementary import ZERO, merge_lanes
 from kernelmap_providers.experts import words as at
 from kernelmap_providers.experts.streaming import STREAM_TOKENS, stream
-from kernelmap_providers.experts.words import word
 from kernelmap_providers.gemm.panels import panel, panel_shape
 from kernelmap_providers.gemm.stored import STORED_FORMATS
+from kernelmap_providers.gemm.unpacked import REPACK_FROM, REPACKED_GROUPS
 from kernelmap_providers.jit.compile import entry, inlined, native_address
 from kernelmap_providers.jit.generic import generic
-from kernelmap_providers.packed.layouts import PACKED_FORMATS, PACKED_OF, pack_groups
+from kernelmap_providers.memory import word
+from kernelmap_providers.packed.layouts import PACKED_FORMATS, PACKED_OF, group_stride, pack_groups
 from kernelmap_providers.quantize.layouts import ACT_LAYOUTS
 from kernelmap_providers.quantize.rows import quantize_blocks
 from kernelmap_providers.simd import kernel, ops
@@ -30,10 +31,6 @@ from kernelmap_providers.simd.target import FORMS, Form
 from kernelmap_providers.simd.vectors import F32X8
 
 LEG_ARGUMENTS = (types.int64,) * 4
-PACKED_GROUPS = 4
-"""Groups of eight rows that are packed at once: two vectors of 16 lanes. The maps' scratch counts them."""
-PACK_FROM = 5
-"""Tokens from which packing rows as they come pays (``gemm.unpacked.REPACK_FROM``)."""
 
 
 def act_of(weight: str) -> tuple[int, int]:
@@ -62,10 +59,10 @@ def stored_leg(weight: str, form: Form) -> int:
 
 
 def pack_room(weight: str, values: int) -> int:
-    """Bytes that the leg of rows as stored packs at once: `PACKED_GROUPS` groups of rows of so many values."""
+    """Bytes that the leg of rows as stored packs at once: `REPACKED_GROUPS` groups of rows of so many values."""
     if weight == "fp32":
         return 0
-    return PACKED_GROUPS * PACKED_OF[weight].group_bytes(values)
+    return REPACKED_GROUPS * PACKED_OF[weight].group_bytes(values)
 
 
 def packed_leg(layout: str, form: Form) -> int:
@@ -82,7 +79,7 @@ def quantize_entry(act: Any, words: int, first: int, last: int, _: int) -> int:
 
 def quantize(act: Any, x: Any, stride: Any, blocks: Any, out: Any, first: Any, last: Any) -> int:
     """`quantize_blocks` in the activation format ``act``, or a checked copy for fp32."""
-    raise NotImplementedError
+    raise NotImplementedError("called from jitted code only")
 
 
 @generic(quantize)
@@ -114,7 +111,7 @@ def dots_entry(leg: Any, words: int, _first: int, _last: int, _: int) -> int:
 
 def dots(leg: Any, words: Any) -> None:
     """The dots of one leg; ``leg`` is ``Static("rows" or "packed", format or layout, form)``."""
-    raise NotImplementedError
+    raise NotImplementedError("called from jitted code only")
 
 
 @generic(dots)
@@ -129,18 +126,15 @@ def _stored(name: str, form: Form) -> Any:
     eight = kernel.rows(STORED_FORMATS[name], row_form(form), 1)
     block, layout = STORED_FORMATS[name].act.bytes, Static(PACKED_OF[name].name)
     tiles, together = Static(PACKED_OF[name].name, form.name, "i"), panel_shape(form).vectors * form.lanes
-    whole, head, body = PACKED_OF[name].planar, PACKED_OF[name].head_bytes, PACKED_OF[name].body_bytes
 
     def run(leg: Any, words: Any) -> None:
         stride, rows = word(words + at.LEG_WEIGHT_STRIDE), word(words + at.LEG_ROWS)
         weights = word(words + at.LEG_WEIGHTS) + word(words + at.LEG_FIRST) * stride
         act_stride = word(words + at.LEG_ACT_STRIDE)
         packed = word(words + at.LEG_PACKED)
-        if packed and word(words + at.LEG_TOKENS) >= PACK_FROM:
+        if packed and word(words + at.LEG_TOKENS) >= REPACK_FROM:
             blocks = act_stride // block
-            group = blocks * (head + body)
-            if whole:
-                group = (blocks * head + 63) // 64 * 64 + blocks * body
+            group = group_stride(layout, blocks)
             for row in range(0, rows, together):
                 here = min(together, rows - row)
                 pack_groups(layout, weights + row * stride, stride, here, blocks, packed, group)
@@ -174,7 +168,7 @@ def _floats() -> Any:
 
 @inlined
 def dot_at(w: int, x: int, values: int) -> Any:
-    """Dot of two fp32 rows at addresses by the 8-lane rule (``elementary.dot_lanes``)."""
+    """Dot of two fp32 rows at addresses by the 8-lane rule (``reference.elementary.dot_lanes``)."""
     acc = ops.fill(F32X8, ZERO)
     whole = values // 8 * 8
     for k in range(0, whole, 8):

@@ -5,13 +5,11 @@ The steps are those of ``experts.steps.merge``, eight columns at once.
 
 from __future__ import annotations
 
-from typing import Any
-
 from kernelmap_providers.elementary import ZERO
 from kernelmap_providers.experts import words as at
-from kernelmap_providers.experts.steps import bias_row, expert_of
-from kernelmap_providers.experts.words import word
+from kernelmap_providers.experts.steps import bias_row, expert_of, merge_gated, merge_plain
 from kernelmap_providers.jit.compile import jit
+from kernelmap_providers.memory import word
 from kernelmap_providers.simd import ops
 from kernelmap_providers.simd.vectors import F32X8
 
@@ -65,23 +63,7 @@ def biased_token(call: int, y: int, y_stride: int, places: int, token: int, firs
 
 
 @jit
-def gated_token(y: int, factor: Any, routed: int, out: int, columns: int) -> None:
-    """``out = factor * y``, rounded, ``+ routed``; ``columns`` is a multiple of 8."""
-    gate = ops.fill(F32X8, factor)
-    for c in range(0, columns, 8):
-        gated = ops.mul(gate, ops.load(F32X8, y + 4 * c))
-        ops.store(out + 4 * c, ops.add(gated, ops.load(F32X8, routed + 4 * c)))
-
-
-@jit
-def plain_token(y: int, out: int, columns: int) -> None:
-    """A copy; ``columns`` is a multiple of 8."""
-    for c in range(0, columns, 8):
-        ops.store(out + 4 * c, ops.load(F32X8, y + 4 * c))
-
-
-@jit
-def merge_token(call: int, y: int, y_stride: int, places: int, factors: int, token: int, first: int,
+def merge_token(call: int, mine: int, y: int, y_stride: int, places: int, factors: int, token: int, first: int,
                 columns: int) -> None:  # fmt: skip
     """Columns ``first`` to ``first + columns - 1`` of a token's output row from its down rows in ``y``.
 
@@ -100,6 +82,6 @@ def merge_token(call: int, y: int, y_stride: int, places: int, factors: int, tok
     row = y + ops.load_i32(here) * y_stride
     if kind == at.GATED:
         routed = word(call + at.ROUTED) + 4 * (token * size + first)
-        gated_token(row, ops.load_f32(factors + 4 * token), routed, out, columns)
+        merge_gated(row, ops.load_f32(factors + 4 * token), routed, out, columns, mine + at.TAIL)
     else:
-        plain_token(row, out, columns)
+        merge_plain(row, out, columns, mine + at.TAIL)

@@ -8,8 +8,8 @@ from kernelmap_providers import lanes
 from kernelmap_providers.elementary import ZERO, sigmoid32
 from kernelmap_providers.experts import words as at
 from kernelmap_providers.experts.legs import dot_at
-from kernelmap_providers.experts.words import put, word
 from kernelmap_providers.jit.compile import jit
+from kernelmap_providers.memory import put, word
 from kernelmap_providers.simd import native, ops
 from kernelmap_providers.simd.vectors import F32X8
 
@@ -148,11 +148,17 @@ def merge(call: int, mine: int, token: int, slot: int, expert: int, first: int, 
         merge_gated(y, factor, routed, out, columns, tail)
         return
     if kind == at.PLAIN:
-        for c in range(0, columns, 8):
-            lanes.store_within(out, c, columns, tail, lanes.load_within(y, c, columns, tail))
+        merge_plain(y, out, columns, tail)
         return
     weight = ops.load_f32(word(call + at.ROUTING) + 4 * (token * word(call + at.SLOTS) + slot))
     merge_weighted(y, weight, bias_row(call, at.DOWN_BIAS, expert, size, first), slot, out, columns, tail)
+
+
+@jit
+def merge_plain(y: int, out: int, columns: int, tail: int) -> None:
+    """``out = y``."""
+    for c in range(0, columns, 8):
+        lanes.store_within(out, c, columns, tail, lanes.load_within(y, c, columns, tail))
 
 
 @jit

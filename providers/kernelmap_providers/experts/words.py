@@ -6,12 +6,7 @@ format and called by address, so that one machine code of a schedule serves ever
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import numpy as np
-
-from kernelmap_providers.jit.compile import inlined
-from kernelmap_providers.simd import native, ops
+from typing import Final
 
 TOKENS: Final = 0
 SLOTS: Final = 8
@@ -100,15 +95,3 @@ TAIL: Final = 160
 LEG_PACKED: Final = 192
 """Address of the room for packed rows; 0 for none."""
 LEG_BYTES: Final = 256
-
-
-@inlined
-def word(address: int) -> Any:
-    """The int64 at ``address``."""
-    return native.load_word(address)
-
-
-@inlined
-def put(address: int, value: Any) -> None:
-    """Store an int64."""
-    ops.store(address, np.int64(value))

@@ -21,7 +21,7 @@ from kernelmap_providers.gemm.panels import panel, panel_shape
 from kernelmap_providers.gemm.stored import STORED_FORMATS
 from kernelmap_providers.jit.compile import entry, native_address, sealed
 from kernelmap_providers.jit.generic import generic
-from kernelmap_providers.packed.layouts import pack_groups
+from kernelmap_providers.packed.layouts import group_stride, pack_groups
 from kernelmap_providers.pool.control import barrier
 from kernelmap_providers.pool.workers import POOL
 from kernelmap_providers.quantize.rows import quantize_blocks
@@ -99,33 +99,31 @@ def _multiply_repacked(leg: Any, params: Any, index: Any, count: Any) -> Any:
     layout, packed_leg = Static(fmt.name), Static(fmt.name, form.name, "")
     vectors, lanes, act_bytes = panel_shape(form).vectors, form.lanes, fmt.act.bytes
     many, one, joined = Static(vectors), Static(1), form.lanes // GROUP_ROWS
-    planar, head_bytes, body_bytes = fmt.planar, fmt.head_bytes, fmt.body_bytes
 
     def run(leg: Any, params: int, index: int, count: int) -> None:
         tokens, rows = native.load_word(params + args.TOKENS), native.load_word(params + args.ROWS)
         blocks, acts = native.load_word(params + args.BLOCKS), native.load_word(params + args.ACTS)
         weights, stride = native.load_word(params + args.WEIGHTS), native.load_word(params + args.WEIGHT_STRIDE)
         y, y_stride = native.load_word(params + args.Y), native.load_word(params + args.Y_STRIDE)
-        act_stride, heads = blocks * act_bytes, blocks * head_bytes
-        group_stride = ((heads + 63) // 64 * 64 if planar else heads) + blocks * body_bytes
-        mine = acts + (tokens * act_stride + 63) // 64 * 64 + index * REPACKED_GROUPS * group_stride
+        act_stride, group = blocks * act_bytes, group_stride(layout, blocks)
+        mine = acts + (tokens * act_stride + 63) // 64 * 64 + index * REPACKED_GROUPS * group
         groups = (rows + GROUP_ROWS - 1) // GROUP_ROWS
         last = min(rows, groups * (index + 1) // count * GROUP_ROWS)
         first = groups * index // count * GROUP_ROWS
         while first < last:
             here = min(vectors * lanes, last - first)
-            pack_groups(layout, weights + first * stride, stride, here, blocks, mine, group_stride)
+            pack_groups(layout, weights + first * stride, stride, here, blocks, mine, group)
             out = y + 4 * first
             if here == vectors * lanes:
-                panel(packed_leg, many, mine, group_stride, blocks, acts, 0, act_stride, out, 0, y_stride, 0, tokens)
+                panel(packed_leg, many, mine, group, blocks, acts, 0, act_stride, out, 0, y_stride, 0, tokens)
             else:
                 for row in range(0, here, lanes):
-                    w = mine + row // lanes * joined * group_stride
+                    w = mine + row // lanes * joined * group
                     if here - row >= lanes:
-                        panel(packed_leg, one, w, group_stride, blocks, acts, 0, act_stride, out + 4 * row, 0, y_stride,
+                        panel(packed_leg, one, w, group, blocks, acts, 0, act_stride, out + 4 * row, 0, y_stride,
                               0, tokens)  # fmt: skip
                     else:
-                        edge(packed_leg, one, w, group_stride, blocks, acts, act_stride, out + 4 * row, y_stride,
+                        edge(packed_leg, one, w, group, blocks, acts, act_stride, out + 4 * row, y_stride,
                              tokens, here - row, lanes)  # fmt: skip
             first += here
 

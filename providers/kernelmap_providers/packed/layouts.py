@@ -49,6 +49,23 @@ def unpack_groups(layout: Any, source: int, group_stride: int, rows: int, blocks
     raise NotImplementedError("called from jitted code only")
 
 
+def group_stride(layout: Any, blocks: int) -> int:
+    """Bytes of a packed group of rows of so many blocks. Jitted code only."""
+    raise NotImplementedError("called from jitted code only")
+
+
+@generic(group_stride)
+def _group_stride(layout: Any, blocks: Any) -> Any:
+    fmt = _LAYOUTS[str(layout.parts[0])][0]
+    planar, head, body = fmt.planar, fmt.head_bytes, fmt.body_bytes
+
+    def stride(layout: Any, blocks: int) -> int:
+        heads = blocks * head
+        return ((heads + 63) // 64 * 64 if planar else heads) + blocks * body
+
+    return stride
+
+
 @generic(pack_groups)
 def _pack_groups(layout: Any, source: Any, stride: Any, rows: Any, blocks: Any, out: Any, group_stride: Any) -> Any:
     fmt, pack_block, _ = _LAYOUTS[str(layout.parts[0])]

@@ -7,9 +7,10 @@ from typing import Any, Final
 import numpy as np
 
 from kernelmap_providers.jit.compile import inlined, jit
+from kernelmap_providers.memory import word
 from kernelmap_providers.routers import words as at
 from kernelmap_providers.routers.topk import LANES, LOWEST, MAGNITUDE, key_of, score_of
-from kernelmap_providers.routers.words import UNIT, padded, word
+from kernelmap_providers.routers.words import UNIT, padded
 from kernelmap_providers.simd import ops
 from kernelmap_providers.simd.vectors import F32X16, I32X16
 

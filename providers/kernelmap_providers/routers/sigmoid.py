@@ -11,6 +11,7 @@ from kernelmap.spec import BuildSpec
 from kernelmap_providers import lanes
 from kernelmap_providers.arguments import Array
 from kernelmap_providers.jit.compile import entry, inlined, jit, native_address
+from kernelmap_providers.memory import word
 from kernelmap_providers.routers import topk
 from kernelmap_providers.routers import words as at
 from kernelmap_providers.routers.rows import (
@@ -25,7 +26,7 @@ from kernelmap_providers.routers.rows import (
     renormalize,
     row_of,
 )
-from kernelmap_providers.routers.words import TASK_ARGUMENTS, caller, padded, row_at, word
+from kernelmap_providers.routers.words import TASK_ARGUMENTS, caller, padded, row_at
 from kernelmap_providers.simd import native, ops
 from kernelmap_providers.simd.static import Static, StaticType
 from kernelmap_providers.simd.vectors import F32X16, I32X16

@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from kernelmap_providers.jit.compile import inlined, jit
-from kernelmap_providers.routers.words import UNIT, word
+from kernelmap_providers.memory import word
+from kernelmap_providers.routers.words import UNIT
 from kernelmap_providers.simd import ops
 from kernelmap_providers.simd.vectors import F32X16, I32X16, I64X8
 

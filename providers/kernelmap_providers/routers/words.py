@@ -15,9 +15,10 @@ from numba import types
 from kernelmap_providers.arguments import Array, tuple_of
 from kernelmap_providers.jit.borrowed import BorrowedArray
 from kernelmap_providers.jit.compile import entry, inlined, sealed
+from kernelmap_providers.memory import put, word
 from kernelmap_providers.pool.control import dispatch
 from kernelmap_providers.pool.workers import POOL
-from kernelmap_providers.simd import native, ops
+from kernelmap_providers.simd import ops
 
 ROWS: Final = 0
 EXPERTS: Final = 8
@@ -48,18 +49,6 @@ TASK_ARGUMENTS: Final = (types.int64,) * 4
 """call, thread's index, number of threads, the pool's control block: a task's arguments, behind a static."""
 Parameters = tuple[int, float, int, int]
 """Rule of renormalisation, scale, groups and kept groups; zero where the contract has no such thing."""
-
-
-@inlined
-def word(address: int) -> Any:
-    """The int64 at ``address``."""
-    return native.load_word(address)
-
-
-@inlined
-def put(address: int, value: Any) -> None:
-    """Store an int64."""
-    ops.store(address, np.int64(value))
 
 
 @inlined

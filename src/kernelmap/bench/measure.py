@@ -16,7 +16,7 @@ from kernelmap.certify.trial import compare
 from kernelmap.certify.weights import Array
 from kernelmap.errors import Diagnostic, KernelmapError
 from kernelmap.models.bench import BenchCase, BenchIneligible, BenchTimes
-from kernelmap.models.contract import Contract, Tolerance
+from kernelmap.models.contract import Contract
 from kernelmap.models.host import Host
 from kernelmap.models.kernel_map import KernelMap
 from kernelmap.models.policy import Pin, Policy, PolicyRoute
@@ -204,10 +204,6 @@ def _agreeing(
     """(providers whose outputs agree, provider to why it is not timed). The incumbent, or else the first, sets them."""
     failed: dict[str, str] = {}
     order = sorted(calls, key=lambda name: name != incumbent)
-    rule = contract.equivalence
-    if isinstance(rule, Tolerance):  # each may lie on its own side of the oracle's value
-        rule = rule.model_copy(update={"rtol": 2 * rule.rtol, "atol": 2 * rule.atol})
-        contract = contract.model_copy(update={"equivalence": rule})
     base: _Call | None = None
     first = ""
     for name in order:
@@ -240,7 +236,7 @@ def _differences(contract: Contract, base: _Call, other: _Call, copy: int) -> li
     names = [port.name for port in contract.outputs]
     want = {name: base.outputs[f"{name}/{copy}"] for name in names}
     have = {name: other.outputs[f"{name}/{copy}"] for name in names}
-    return compare(contract, want, have)[1]
+    return compare(contract, want, have, sides=2)[1]
 
 
 def _rounds(calls: Sequence[_Call], setting: Setting) -> dict[_Call, list[tuple[float, float]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from kernelmap.cli.output import CLEAN, PROBLEM, Format, emit, emit_json, report
 from kernelmap.diff import compare, diagnostics
 from kernelmap.errors import Diagnostic, KernelmapError, Severity
 from kernelmap.lock import LockHost, LockMaker, Target, locked_policy, read_lock, restricted, write_lock
+from kernelmap.models.host import Host
 from kernelmap.models.lock import Lock, LockedHost
 from kernelmap.models.plan import Plan
 from kernelmap.models.policy import Policy
@@ -25,13 +27,18 @@ HostsOption = Annotated[
     list[str] | None,
     typer.Option("--host", metavar="PROFILE", help="A host profile by name or path (repeatable); else this machine."),
 ]
+TargetsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[CIRCUIT]...", help="Circuits or model files; else all circuits.")
+]
+ProfilesOption = Annotated[
+    list[str] | None,
+    typer.Option("--hosts", "--host", metavar="PROFILE[,…]", help="Host profiles; else all that are shipped."),
+]
 _MEANT = "if it is meant, see kernelmap diff and write the lock anew"
 
 
 def lock(
-    targets: Annotated[
-        list[str] | None, typer.Argument(metavar="[CIRCUIT]...", help="Circuits or model files; else all circuits.")
-    ] = None,
+    targets: TargetsArgument = None,
     written: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Where to write the lock.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Resolve anew, and fail on any drift from the lock.")] = False,
     file: Annotated[Path | None, typer.Option("--lock", metavar="FILE", help="The lock to check.")] = None,
@@ -92,6 +99,31 @@ def _counted(made: Lock) -> str:
 def lock_host(profile: str | None) -> LockHost:
     """A host profile, or this machine, to lock for."""
     return LockHost(options.host_of(profile), profile)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is audited: circuits on hosts."""
+
+    targets: list[Target]
+    names: list[str]
+    """Host profiles as given."""
+    hosts: list[Host]
+    whole: bool
+    """Every circuit there is: what none asks for is a finding."""
+
+
+def scope_of(
+    targets: list[str] | None, hosts: list[str] | None, model: Path | None, circuits: list[Path] | None
+) -> Scope:  # fmt: skip
+    """Circuits or model files, else all circuits; host profiles, else all that are shipped."""
+    from kernelmap.host import profile_names
+
+    names = [name for word in hosts or profile_names() for name in word.split(",")]
+    machines = [options.host_of(name) for name in dict.fromkeys(names)]
+    words = targets or ([str(model)] if model is not None else [*circuit_paths(tuple(circuits or ()))])
+    chosen = [target_of(name, model if targets else None, circuits) for name in words]
+    return Scope(chosen, names, machines, not targets and model is None)
 
 
 def target_of(name: str, model: Path | None, circuits: list[Path] | None) -> Target:
@@ -204,13 +236,8 @@ def diff(
 
 
 def audit(
-    targets: Annotated[
-        list[str] | None, typer.Argument(metavar="[CIRCUIT]...", help="Circuits or model files; else all circuits.")
-    ] = None,
-    hosts: Annotated[
-        list[str] | None,
-        typer.Option("--hosts", "--host", metavar="PROFILE[,…]", help="Host profiles; else all that are shipped."),
-    ] = None,
+    targets: TargetsArgument = None,
+    hosts: ProfilesOption = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Production without valid evidence is an error; exit 1 on warnings too.")
     ] = False,
@@ -228,17 +255,12 @@ def audit(
     """Say what has no provider or one only, what never runs, what candidates lack and what is not proved."""
     from kernelmap.audit import audit as run_audit
     from kernelmap.audit_text import audit_markdown, audit_text
-    from kernelmap.host import profile_names
     from kernelmap.sarif import sarif
 
     registry = options.registry_of(maps)
     given = options.policy_of(registry, policy, route, pin, exclude, evidence, option)
-    names = [name for word in hosts or profile_names() for name in word.split(",")]
-    machines = [options.host_of(name) for name in dict.fromkeys(names)]
-    words = targets or ([str(model)] if model is not None else [*circuit_paths(tuple(circuits or ()))])
-    chosen = [target_of(name, model if targets else None, circuits) for name in words]
-    whole = not targets and model is None
-    found = run_audit(chosen, machines, registry, given, whole=whole, strict=strict)
+    scope = scope_of(targets, hosts, model, circuits)
+    found = run_audit(scope.targets, scope.hosts, registry, given, whole=scope.whole, strict=strict)
     if output is Format.JSON:
         emit_json(found.record.model_dump(mode="json", by_alias=True, exclude={"schema_ref"}))
     elif output is Format.SARIF:

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from kernelmap.circuit.loading import circuit_paths
 from kernelmap.cli import options
-from kernelmap.cli.auditing import lock_host, target_of
+from kernelmap.cli.auditing import ProfilesOption, TargetsArgument, lock_host, scope_of
 from kernelmap.cli.output import CLEAN, Format, emit, harmless
 from kernelmap.files import write_whole
 from kernelmap.models.diff import Diff
@@ -21,13 +20,8 @@ DEFAULT = Path("kernelmap-report.html")
 
 
 def report(
-    targets: Annotated[
-        list[str] | None, typer.Argument(metavar="[CIRCUIT]...", help="Circuits or model files; else all circuits.")
-    ] = None,
-    hosts: Annotated[
-        list[str] | None,
-        typer.Option("--hosts", "--host", metavar="PROFILE[,…]", help="Host profiles; else all that are shipped."),
-    ] = None,
+    targets: TargetsArgument = None,
+    hosts: ProfilesOption = None,
     written: Annotated[
         Path | None,
         typer.Option("--output", metavar="FILE", help=f"Where to write; else {DEFAULT}, and JSON to standard output."),
@@ -49,20 +43,17 @@ def report(
 ) -> int:
     """Write decisions, contracts, claims and audit findings of circuits on hosts as one HTML file (or JSON)."""
     from kernelmap.cli.progress import bar
-    from kernelmap.host import profile_names
     from kernelmap.report.build import make_report
     from kernelmap.report.page import report_html, report_value
 
     registry = options.registry_of(maps)
     given = options.policy_of(registry, policy, route, pin, exclude, evidence, option)
-    names = [name for word in hosts or profile_names() for name in word.split(",")]
-    machines = [options.host_of(name) for name in dict.fromkeys(names)]
-    words = targets or ([str(model)] if model is not None else [*circuit_paths(tuple(circuits or ()))])
-    chosen = [target_of(name, model if targets else None, circuits) for name in words]
-    whole = not targets and model is None
+    scope = scope_of(targets, hosts, model, circuits)
     with bar("report") as progress:
-        diff = _diff(sides, registry, given, names, circuits) if sides is not None else None
-        made = make_report(chosen, machines, registry, given, whole=whole, diff=diff, progress=progress)
+        diff = _diff(sides, registry, given, scope.names, circuits) if sides is not None else None
+        made = make_report(
+            scope.targets, scope.hosts, registry, given, whole=scope.whole, diff=diff, progress=progress
+        )  # fmt: skip
     if output is Format.JSON:
         text = json.dumps(report_value(made), indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
     else:
